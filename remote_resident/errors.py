@@ -1,0 +1,140 @@
+"""What can be wrong, as data: problems, the closed list of reasons, the exceptions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+REASONS: frozenset[str] = frozenset(
+    # manifest
+    "manifest_invalid slug_mismatch operation_claimed_twice file_missing lock_missing "
+    "lock_unhashed lock_invalid kit_invalid worker_imports "
+    # preflight
+    "os_unsupported python_unset python_missing python_version python_is_ours no_gpu "
+    "driver_too_old isolation_not_backed capacity_too_small disk_full git_missing "
+    "container_missing probe_timeout environment_names "
+    # environment
+    "lock_unsatisfied install_failed verify_failed image_missing image_digest "
+    # kit
+    "kit_unreachable kit_dirty kit_wrong_commit kit_not_installed kit_unavailable "
+    # weights
+    "absent size digest not_a_file unreadable changed_while_read not_unpacked "
+    "fetch_failed "
+    # smoke
+    "timeout start_failed request_failed outputs_missing keys_missing answer_wrong "
+    "not_deterministic over_budget grows stale "
+    # runtime
+    "no_room budget_unknown not_shareable crash_loop queue_full request_timeout "
+    "worker_died stopping too_large bad_request protocol_error not_running "
+    "start_timeout stale_worker socket_path locked "
+    # jobs
+    "job_exists bad_job_id cancelled lost unauthorized "
+    # endpoints
+    "not_connected wrong_mode not_approved lint port_taken not_ready stop_failed "
+    "cell_failed cell_timeout "
+    # any
+    "unknown_name interrupted internal".split()
+)
+"""Every reason token there is; docs/reasons.md lists each with its cure."""
+
+OK, REFUSED, OUR_ERROR, USAGE = 0, 1, 2, 3
+"""Exit codes; 130 and 143 are the signals'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is not as declared."""
+
+    step: str
+    """manifest, preflight, environment, kit, weights, smoke, measured or runtime."""
+    reason: str
+    """One of REASONS."""
+    text: str
+    """The whole sentence that a person sees, numbers unrounded."""
+    path: str | None = None
+    line: int | None = None
+    name: str | None = None
+    wanted: str | int | float | None = None
+    found: str | int | float | None = None
+    next: str | None = None
+    """The command to type next; not part of the JSON shape of a problem."""
+
+    def as_dict(self) -> dict[str, str | int | float | None]:
+        """Give the JSON shape of a problem."""
+        return {
+            "step": self.step,
+            "reason": self.reason,
+            "text": self.text,
+            "path": self.path,
+            "line": self.line,
+            "name": self.name,
+            "wanted": self.wanted,
+            "found": self.found,
+        }
+
+
+class ProviderError(Exception):
+    """Base of all that is refused with a reason; `next` is the command to type."""
+
+    default_reason = "internal"
+    exit_code = REFUSED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        next: str | None = None,
+        problems: Sequence[Problem] = (),
+    ) -> None:
+        super().__init__(message)
+        self.problems = list(problems)
+        first = self.problems[0] if self.problems else None
+        self.reason = reason or (first.reason if first else self.default_reason)
+        self.next = next or (first.next if first else None)
+
+
+class ManifestError(ProviderError, ValueError):
+    """A provider.toml is not well formed; `problems` holds every fault of the file."""
+
+    default_reason = "manifest_invalid"
+    exit_code = USAGE
+
+
+class UsageError(ProviderError, RuntimeError):
+    """What was typed names nothing, or is no usage."""
+
+    default_reason = "unknown_name"
+    exit_code = USAGE
+
+
+class ExecEnvironmentError(ProviderError, RuntimeError):
+    """The declared execution environment is not there."""
+
+    default_reason = "python_missing"
+
+
+class KitUnavailable(ProviderError, RuntimeError):
+    """The kit refused or could not be asked."""
+
+    default_reason = "kit_unavailable"
+
+
+class AdmissionRefused(ProviderError, RuntimeError):
+    """There is no room; `verdict` has every number."""
+
+    default_reason = "no_room"
+
+    def __init__(self, message: str, *, verdict: object, reason: str) -> None:
+        super().__init__(message, reason=reason, next="tu remote room")
+        self.verdict = verdict
+
+
+class WorkerStartError(ProviderError, RuntimeError):
+    """A worker did not come to accept requests."""
+
+    default_reason = "start_failed"
+
+
+class WorkerRequestError(ProviderError, RuntimeError):
+    """A request was refused, failed, or lost its worker."""
+
+    default_reason = "request_failed"
