@@ -1,0 +1,269 @@
+"""Where things live on this host: every path that is not part of a tree.
+
+Naming a place creates nothing and needs nothing but the environment; only `ensure`
+makes directories.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from remote_resident.errors import ProviderError, UsageError
+
+_APP = "tu-remote"
+_PRIVATE = 0o700
+_OTHERS = 0o077
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Name the directory of what can be made again: memo, environments, checkouts."""
+    return _base("cache", "XDG_CACHE_HOME", ".cache", environ)
+
+
+def state_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Name the directory of what this machine did: reports, registrations."""
+    return _base("state", "XDG_STATE_HOME", ".local/state", environ)
+
+
+def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Name the directory of sockets and locks, which is nobody else's.
+
+    Raises ProviderError (`socket_path`) where what is there is a symlink, not a
+    directory, another user's, or open to others. It need not exist yet.
+    """
+    path = _runtime_path(os.environ if environ is None else environ)
+    _refuse_unsafe(path)
+    return path
+
+
+def ensure(path: Path) -> Path:
+    """Make a directory and what it lies in, each new one with mode 0700.
+
+    Raises ProviderError: `socket_path` for the runtime directory and what is below
+    it, `disk_full` where there is no space, `unreadable` otherwise.
+    """
+    runtime = _runtime_path(os.environ)
+    below_runtime = path == runtime or runtime in path.parents
+    try:
+        _make_private(path)
+    except OSError as exc:
+        raise _not_made(path, exc, below_runtime=below_runtime) from exc
+    if below_runtime:
+        # looked at after it was made: another user may have been quicker
+        _refuse_unsafe(runtime)
+    return path
+
+
+def tree_id(tree: Path) -> str:
+    """Give 8 hex digits that tell this tree's path from every other on the host."""
+    return hashlib.sha256(os.fsencode(Path(tree).resolve())).hexdigest()[:8]
+
+
+def packaged_tree() -> Path:
+    """Name the tree that came with this package: the wheel's, else the checkout's."""
+    package = Path(__file__).resolve().parent
+    carried = package / "_tree"
+    return carried if carried.is_dir() else package.parent
+
+
+def find_tree(
+    explicit: str | Path | None = None,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Path:
+    """Find the tree: what was asked, TU_REMOTE_TREE, the enclosing one, the packaged.
+
+    Gives an absolute path without symlinks. Raises UsageError (`unknown_name`) where
+    a tree that somebody named has no manifests/.
+    """
+    environ = os.environ if environ is None else environ
+    if explicit is not None:
+        return _named_tree("--tree", Path(explicit))
+    if named := environ.get("TU_REMOTE_TREE"):
+        return _named_tree("TU_REMOTE_TREE", Path(named))
+    enclosing = _enclosing_tree(cwd)
+    return enclosing or _named_tree("the packaged tree", packaged_tree())
+
+
+def memo_path(slug: str, tree: Path) -> Path:
+    """Name the file of the digests already computed for a provider's weights."""
+    return cache_dir() / "digest-memo" / f"{slug}-{tree_id(tree)}.json"
+
+
+def measured_path(slug: str, tree: Path) -> Path:
+    """Name the report of what this machine did with a provider."""
+    return state_dir() / tree_id(tree) / "measured" / f"{slug}.toml"
+
+
+def env_dir(lock_name: str, lock_digest: str) -> Path:
+    """Name the environment made by a lock's recipe; `lock_digest` is the SHA-256."""
+    return cache_dir() / "envs" / f"{lock_name}-{lock_digest[:16]}"
+
+
+def kit_dir(commit: str) -> Path:
+    """Name the checkout of a kit's commit, shared by all that pin it."""
+    return cache_dir() / "kits" / commit
+
+
+def log_path(slug: str, tree: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """Name a worker's log; TOOLUNIVERSE_REMOTE_LOG_DIR moves all logs."""
+    environ = os.environ if environ is None else environ
+    moved = environ.get("TOOLUNIVERSE_REMOTE_LOG_DIR")
+    logs = _absolute(moved) if moved else cache_dir(environ) / "logs"
+    return logs / f"{slug}-{tree_id(tree)}.log"
+
+
+def step_lock_path(slug: str, tree: Path) -> Path:
+    """Name the lock file that one setup of a provider holds at a time."""
+    return runtime_dir() / f"setup-{slug}-{tree_id(tree)}.lock"
+
+
+def crash_path(slug: str, tree: Path) -> Path:
+    """Name the history of a provider's failed starts."""
+    return state_dir() / "crashes" / f"{slug}-{tree_id(tree)}.json"
+
+
+def _base(
+    below_home: str, variable: str, default: str, environ: Mapping[str, str] | None
+) -> Path:
+    environ = os.environ if environ is None else environ
+    if moved := environ.get("TU_REMOTE_HOME"):
+        return _absolute(moved) / below_home
+    named = environ.get(variable, "")
+    # the XDG rule: a relative value counts as none
+    if named.startswith("/"):
+        return Path(named) / _APP
+    home = _home(environ)
+    if home is None:
+        # a shared directory: only as good as its owner and mode
+        return runtime_dir(environ) / below_home
+    return home / default / _APP
+
+
+def _home(environ: Mapping[str, str]) -> Path | None:
+    """Name the user's home; None for a uid that has neither HOME nor an account."""
+    named = environ.get("HOME", "")
+    if named.startswith("/"):
+        return Path(named)
+    import pwd
+
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return None
+
+
+def _runtime_path(environ: Mapping[str, str]) -> Path:
+    if moved := environ.get("TU_REMOTE_HOME"):
+        return _absolute(moved) / "run"
+    named = environ.get("XDG_RUNTIME_DIR", "")
+    if named.startswith("/"):
+        return Path(named) / _APP
+    return _temp_dir(environ) / f"{_APP}-{os.geteuid()}"
+
+
+def _temp_dir(environ: Mapping[str, str]) -> Path:
+    """Name the temp dir; `tempfile` would do, and writes a file to find out."""
+    for variable in ("TMPDIR", "TEMP", "TMP"):
+        named = environ.get(variable, "")
+        if named.startswith("/"):
+            return Path(named)
+    return Path("/tmp")
+
+
+def _absolute(named: str) -> Path:
+    path = Path(named)
+    return path if path.is_absolute() else path.absolute()
+
+
+def _make_private(path: Path) -> None:
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        try:
+            directory.mkdir(_PRIVATE)
+        except FileExistsError:
+            if not directory.is_dir():
+                raise
+
+
+def _refuse_unsafe(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return
+    kind = _unsafe_kind(found)
+    if kind is None:
+        return
+    me = os.geteuid()
+    raise ProviderError(
+        f"{path}: {kind} of uid {found.st_uid} with mode "
+        f"{stat.S_IMODE(found.st_mode):04o} found, "
+        f"a directory of uid {me} with mode 0700 wanted",
+        reason="socket_path",
+        next=_cure(path, found, me),
+    )
+
+
+def _unsafe_kind(found: os.stat_result) -> str | None:
+    """Say what stands in the runtime directory's place; None: nothing wrong."""
+    if stat.S_ISLNK(found.st_mode):
+        return "a symlink"
+    if not stat.S_ISDIR(found.st_mode):
+        return "a file"
+    open_to_others = stat.S_IMODE(found.st_mode) & _OTHERS
+    return "a directory" if found.st_uid != os.geteuid() or open_to_others else None
+
+
+def _cure(path: Path, found: os.stat_result, me: int) -> str:
+    from shlex import quote
+
+    if found.st_uid != me:
+        return 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
+    if stat.S_ISDIR(found.st_mode):
+        return f"chmod 700 {quote(str(path))}"
+    return f"mv {quote(str(path))} {quote(str(path))}.bad"
+
+
+def _not_made(path: Path, exc: OSError, *, below_runtime: bool) -> ProviderError:
+    import errno
+
+    full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = "disk_full" if full else "socket_path" if below_runtime else "unreadable"
+    return ProviderError(
+        f"{exc.filename or path}: {exc.strerror}, a directory that uid "
+        f"{os.geteuid()} can write wanted",
+        reason=reason,
+        next='export TU_REMOTE_HOME="$HOME/.tu-remote"',
+    )
+
+
+def _named_tree(origin: str, path: Path) -> Path:
+    if not _is_dir(path):
+        raise UsageError(f"{origin} {path}: no such directory, a tree wanted")
+    if not _is_dir(path / "manifests"):
+        raise UsageError(f"{origin} {path}: no manifests/ in it, a tree wanted")
+    return path.resolve()
+
+
+def _enclosing_tree(cwd: Path | None) -> Path | None:
+    try:
+        start = Path.cwd() if cwd is None else cwd.resolve()
+    except OSError:
+        # the caller stands in a directory that was deleted
+        return None
+    for directory in (start, *start.parents):
+        if _is_dir(directory / "manifests"):
+            return directory
+    return None
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except PermissionError:
+        return False
