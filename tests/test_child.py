@@ -203,19 +203,17 @@ def test_a_generator_that_is_closed_early_ends_the_child() -> None:
     assert child._RUNNING == {}
 
 
-def test_an_interrupt_ends_the_child() -> None:
-    kill = f"os.kill({os.getpid()}, signal.SIGINT); time.sleep(60)"
-    running = child.run(
-        python(f"import os, signal, time; print('up'); {kill}"), env=ENV
+def test_an_interrupt_ends_the_child(tmp_path: Path) -> None:
+    text = (
+        "import os, pathlib, signal, time\n"
+        f"pathlib.Path('me').write_text(os.environ['{INSTANCE_VARIABLE}'])\n"
+        f"os.kill({os.getpid()}, signal.SIGINT); time.sleep(60)"
     )
-    instances: set[str] = set()
 
     with pytest.raises(KeyboardInterrupt):
-        for _ in running:
-            instances.update(child._RUNNING)
+        drive(child.run(python(text), env=ENV, cwd=tmp_path))
 
-    (instance,) = instances
-    assert members(instance) == []
+    assert members((tmp_path / "me").read_text()) == []
     assert child._RUNNING == {}
 
 
