@@ -36,9 +36,10 @@ STEP = "weights"
 _SETTLED_NS = 2_000_000_000
 _TICK_NS = 20_000_000
 """Longer than the clock of any filesystem that keeps fractions of a second."""
-_BUFFER_BYTES = 512 * 1024
+_BUFFER_BYTES = 1024 * 1024
 _SHOWN = 10
 _VERSION = 1
+_FORMAT, _REGULAR, _LINK = 0o170000, stat.S_IFREG, stat.S_IFLNK
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 """What was a regular file may be a fifo or a symlink by now: neither is waited for."""
 _LEFTOVER_ENDS = tuple(
@@ -178,7 +179,8 @@ class DigestMemo:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files = _load(path)
+        self.files = _load(path)
+        """By resolved path: the four numbers of the identity, then the digest."""
         self._new: dict[str, list[Any]] = {}
 
     def get(self, name: str | Path, st: os.stat_result) -> str | None:
@@ -191,19 +193,15 @@ class DigestMemo:
 
     def lookup(self, key: str, identity: Identity) -> str | None:
         """Do what `get` does, for a path that is resolved already."""
-        entry = self._files.get(key)
-        if not isinstance(entry, list) or entry[:4] != [*identity]:
-            return None
-        digest = entry[-1]
-        return digest if isinstance(digest, str) and len(digest) == 64 else None
+        return _remembered(self.files.get(key), identity)
 
     def note(self, key: str, identity: Identity, digest: str) -> None:
         """Do what `put` does, for a path that is resolved already."""
         if time.time_ns() - identity[1] < _SETTLED_NS:
             return
         entry = [*identity, digest]
-        if self._files.get(key) != entry:
-            self._files[key] = self._new[key] = entry
+        if self.files.get(key) != entry:
+            self.files[key] = self._new[key] = entry
 
     def save(self) -> None:
         """Write what is new beside what other processes wrote meanwhile."""
@@ -266,19 +264,36 @@ class _Look:
 
     def examine(self) -> None:
         """Stat every file once; find its digest, or note that it must be read."""
-        directories: dict[str, str] = {}
+        with contextlib.closing(_Places()) as at:
+            self._examine(at)
+
+    def _examine(self, at: "_Places") -> None:
+        remembered = {} if self.deep else self.memo.files
         for i, want in enumerate(self.wanted):
             try:
-                key, st = _locate(os.fspath(want.path), directories)
+                key, st = at.locate(str(want.path))
             except OSError as exc:
                 self.problems[i] = [self._unreachable(want, exc)]
                 continue
-            if not stat.S_ISREG(st.st_mode):
+            size = st.st_size
+            if st.st_mode & _FORMAT != _REGULAR:
                 self.problems[i] = [_not_a_file(want, _kind(st.st_mode))]
-            elif want.size is not None and st.st_size != want.size:
-                self.problems[i] = [_wrong_size(want, st.st_size)]
+                continue
+            if want.size is not None and size != want.size:
+                self.problems[i] = [_wrong_size(want, size)]
+                continue
+            identity = (size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+            here = _SEEN.get(key)
+            if here is not None and here.identity == identity and here.certain:
+                digest: str | None = here.digest
             else:
-                self._find(i, key, _identity(st))
+                digest = _remembered(remembered.get(key), identity)
+            if digest is not None:
+                self.digests[i] = digest
+                self.from_memo.append(want.name)
+            elif self.deep or want.sha256 or want.unpacked_dir:
+                self.keys[i] = key
+                self.reads.setdefault(key, _Read(key, identity))
 
     def _unreachable(self, want: Wanted, exc: OSError) -> Problem:
         if exc.errno not in (errno.ENOENT, errno.ENOTDIR) or want.path.is_symlink():
@@ -286,20 +301,6 @@ class _Look:
         if not self.declared:
             self.declared.update(str(w.path) for w in self.wanted)
         return _absent(want, _leftovers(want.path, self.declared, self.listings))
-
-    def _find(self, i: int, key: str, identity: Identity) -> None:
-        here = _SEEN.get(key)
-        if here is not None and here.identity == identity and here.certain:
-            digest: str | None = here.digest
-        else:
-            digest = None if self.deep else self.memo.lookup(key, identity)
-        want = self.wanted[i]
-        if digest is not None:
-            self.digests[i] = digest
-            self.from_memo.append(want.name)
-        elif self.deep or want.sha256 is not None or want.unpacked_dir is not None:
-            self.keys[i] = key
-            self.reads.setdefault(key, _Read(key, identity))
 
     def read(self, threads: int) -> Generator[tuple[int, int], None, None]:
         """Read what must be read, biggest first."""
@@ -326,13 +327,18 @@ class _Look:
         """Hold what was read against the pins, and archives against their directory."""
         for i, key in self.keys.items():
             self._take(i, self.reads[key])
-        pins = {w.sha256.lower(): w.name for w in self.wanted if w.sha256}
         for i, digest in self.digests.items():
             want = self.wanted[i]
-            if want.sha256 is not None and digest != want.sha256.lower():
-                self.problems[i] = [_wrong_digest(want, digest, pins.get(digest))]
+            pin = want.sha256
+            if pin is not None and pin != digest and pin.lower() != digest:
+                self.problems[i] = [_wrong_digest(want, digest, self._owner(digest))]
             elif want.unpacked_dir is not None:
                 self._compare_members(i, want, digest)
+
+    def _owner(self, digest: str) -> str | None:
+        """Name the file whose pin a digest is: two that were swapped say so."""
+        pins = ((w.name, w.sha256) for w in self.wanted if w.sha256)
+        return next((name for name, pin in pins if pin.lower() == digest), None)
 
     def _take(self, i: int, read: _Read) -> None:
         want = self.wanted[i]
@@ -554,17 +560,46 @@ def _compare_members(want: Wanted, members: Sequence[Member]) -> list[Problem]:
     return found + wrong[:_SHOWN]
 
 
-def _locate(path: str, directories: dict[str, str]) -> tuple[str, os.stat_result]:
-    """Resolve a path and stat what it leads to; a directory is resolved once."""
-    st = os.lstat(path)
-    if stat.S_ISLNK(st.st_mode):
-        return os.path.realpath(path), os.stat(path)  # noqa: PTH116
-    head, _, tail = path.rpartition("/")
-    resolved = directories.get(head)
-    if resolved is None:
-        resolved = os.path.realpath(head or ("/" if path[:1] == "/" else "."))
-        directories[head] = resolved
-    return f"{resolved}/{tail}", st
+class _Places:
+    """Resolves paths and stats what they lead to, a directory's path walked once."""
+
+    def __init__(self) -> None:
+        self._resolved: dict[str, str] = {}
+        self._head: str | None = None
+        self._fd = -1
+
+    def locate(self, path: str) -> tuple[str, os.stat_result]:
+        """Give the resolved path and the stat; raises what stat raises."""
+        head, slash, tail = path.rpartition("/")
+        if head != self._head:
+            self._enter(head, head or slash or ".")
+        st = os.lstat(tail, dir_fd=self._fd)
+        if st.st_mode & _FORMAT == _LINK:
+            return os.path.realpath(path), os.stat(path)  # noqa: PTH116
+        return f"{self._resolved[head]}/{tail}", st
+
+    def _enter(self, head: str, directory: str) -> None:
+        self.close()
+        self._fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._head = head
+        if head not in self._resolved:
+            self._resolved[head] = os.path.realpath(directory).rstrip("/")
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        if self._head is not None:
+            os.close(self._fd)
+            self._head = None
+
+
+def _remembered(entry: Any, identity: Identity) -> str | None:
+    """Give the digest of a memo's entry, whatever stands there, if it is this file's."""
+    try:
+        size, mtime, ctime, inode, digest = entry
+    except (TypeError, ValueError):
+        return None
+    known = (size, mtime, ctime, inode) == identity
+    return digest if known and isinstance(digest, str) and len(digest) == 64 else None
 
 
 def _identity(st: os.stat_result) -> Identity:

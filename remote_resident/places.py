@@ -135,14 +135,14 @@ def _base(
     # the XDG rule: a relative value counts as none
     if named.startswith("/"):
         return Path(named) / _APP
-    home = _home(environ)
+    home = user_home(environ)
     if home is None:
         # a shared directory: only as good as its owner and mode
         return runtime_dir(environ) / below_home
     return home / default / _APP
 
 
-def _home(environ: Mapping[str, str]) -> Path | None:
+def user_home(environ: Mapping[str, str]) -> Path | None:
     """Name the user's home; None for a uid that has neither HOME nor an account."""
     named = environ.get("HOME", "")
     if named.startswith("/"):
