@@ -40,6 +40,7 @@ _BUFFER_BYTES = 1024 * 1024
 _SHOWN = 10
 _VERSION = 1
 _FORMAT, _REGULAR, _LINK = 0o170000, stat.S_IFREG, stat.S_IFLNK
+_NOTHING: dict[str, Any] = {}
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 """What was a regular file may be a fifo or a symlink by now: neither is waited for."""
 _LEFTOVER_ENDS = tuple(
@@ -268,32 +269,29 @@ class _Look:
             self._examine(at)
 
     def _examine(self, at: "_Places") -> None:
-        remembered = {} if self.deep else self.memo.files
+        # names bound once: with a memo this loop is nearly all that a check does
+        locate, seen, digests = at.locate, _SEEN.get, self.digests
+        recall = (_NOTHING if self.deep else self.memo.files).get
         for i, want in enumerate(self.wanted):
             try:
-                key, st = at.locate(str(want.path))
+                key, st = locate(str(want.path))
             except OSError as exc:
                 self.problems[i] = [self._unreachable(want, exc)]
                 continue
             size = st.st_size
-            if st.st_mode & _FORMAT != _REGULAR:
-                self.problems[i] = [_not_a_file(want, _kind(st.st_mode))]
-                continue
-            if want.size is not None and size != want.size:
-                self.problems[i] = [_wrong_size(want, size)]
+            if st.st_mode & _FORMAT != _REGULAR or want.size not in (None, size):
+                self.problems[i] = [_misfit(want, st)]
                 continue
             identity = (size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-            here = _SEEN.get(key)
+            here = seen(key)
             if here is not None and here.identity == identity and here.certain:
-                digest: str | None = here.digest
-            else:
-                digest = _remembered(remembered.get(key), identity)
-            if digest is not None:
-                self.digests[i] = digest
-                self.from_memo.append(want.name)
+                digests[i] = here.digest
+            elif known := _remembered(recall(key), identity):
+                digests[i] = known
             elif self.deep or want.sha256 or want.unpacked_dir:
                 self.keys[i] = key
                 self.reads.setdefault(key, _Read(key, identity))
+        self.from_memo = [self.wanted[i].name for i in digests]
 
     def _unreachable(self, want: Wanted, exc: OSError) -> Problem:
         if exc.errno not in (errno.ENOENT, errno.ENOTDIR) or want.path.is_symlink():
@@ -748,6 +746,12 @@ def _unreachable(want: Wanted, exc: OSError) -> Problem:
 def _not_a_file(want: Wanted, kind: str) -> Problem:
     what = f"{kind}, a regular file wanted"
     return _problem(want, "not_a_file", what, found=kind, next=_aside(want.path))
+
+
+def _misfit(want: Wanted, st: os.stat_result) -> Problem:
+    if not stat.S_ISREG(st.st_mode):
+        return _not_a_file(want, _kind(st.st_mode))
+    return _wrong_size(want, st.st_size)
 
 
 def _wrong_size(want: Wanted, found: int) -> Problem:

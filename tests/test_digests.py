@@ -93,6 +93,16 @@ def test_a_short_file_is_named_and_left_in_place_unread(
     assert path.read_bytes() == b"a" * 11000
 
 
+def test_a_file_that_should_be_empty_and_is_not_has_a_wrong_size(
+    tmp_path: Path, memo_at: Path
+) -> None:
+    want = Wanted(name="a", path=write(tmp_path / "a", b"1"), size=0)
+
+    (problem,) = verify([want], DigestMemo(memo_at)).problems
+
+    assert problem.text == "weights: a: 1 bytes, 0 wanted"
+
+
 def test_two_swapped_files_of_one_size_are_both_named_with_both_digests(
     tmp_path: Path, memo_at: Path
 ) -> None:
