@@ -132,13 +132,23 @@ def encode_line(payload: dict[str, object], limit: int = MAX_LINE_BYTES) -> byte
     Raises ProtocolError: `bad_request` naming the key whose value JSON cannot hold
     (NaN and infinities too), `too_large` over the limit.
     """
+    return bytes_of(text_of(payload) + "\n", limit)
+
+
+def text_of(payload: dict[str, object]) -> str:
+    """Give a message's JSON, in ASCII; raises ProtocolError `bad_request`."""
     try:
-        # ASCII with escapes: a path that is no UTF-8 comes through as well
-        line = ("".join(_encode(payload, 0)) + "\n").encode("ascii")
+        return "".join(_encode(payload, 0))
     except (TypeError, ValueError, RecursionError) as exc:
         raise ProtocolError(
             _first_unserialisable(payload) or f"message: {exc}", reason="bad_request"
         ) from None
+
+
+def bytes_of(text: str, limit: int = MAX_LINE_BYTES) -> bytes:
+    """Give the bytes of a line; raises ProtocolError `too_large` over the limit."""
+    # escapes stand for all else: a path that is no UTF-8 comes through as well
+    line = text.encode("ascii")
     if len(line) - 1 > limit:
         raise ProtocolError(
             f"message: {len(line) - 1} bytes found, at most {limit} wanted; "
@@ -155,8 +165,9 @@ def decode_line(line: bytes) -> dict[str, object]:
     """
     try:
         text = line.decode()
-        start = 0 if text.startswith("{") else len(text) - len(text.lstrip(" \t\r\n"))
-        value, end = _scan(text, start)
+        if text[:1] != "{":
+            text = text.lstrip(" \t\r\n")
+        value, end = _scan(text, 0)
     except UnicodeDecodeError as exc:
         raise _not_one(line, f"byte 0x{line[exc.start]:02x} at {exc.start}") from None
     except StopIteration as exc:
@@ -234,9 +245,17 @@ class Lines:
         """Count the bytes of the line that has not ended yet."""
         return self._size + len(self._rest)
 
-    def feed(self, chunk: bytes) -> None:
-        """Add what was received."""
-        self._rest = self._rest + chunk if self._rest else chunk
+    def feed(self, chunk: bytes) -> bytes | None:
+        """Add what was received; gives the line at once where it is exactly one."""
+        if (
+            not self._size
+            and not self._rest
+            and not self._skipping
+            and chunk.find(b"\n") == len(chunk) - 1 < self._limit
+        ):
+            return chunk
+        self._rest += chunk
+        return None
 
     def take(self) -> bytes | None:
         """Give the next whole line, None where more must arrive.

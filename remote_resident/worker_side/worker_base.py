@@ -120,6 +120,9 @@ EXIT_S = 10.0
 TEXT_LIMIT = 20_000
 """Characters of an exception's text that a reply carries."""
 
+BRIEF_S = 20e-6
+LINGER_S = 50e-6
+FRESH_S = 0.1
 READS_PER_TURN = 16
 PAGE = resource.getpagesize()
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -290,6 +293,11 @@ class Options:
         self.once = False
         self.args: list[str] = []
 
+    def known_operations(self) -> tuple[str, ...]:
+        """Name what a request may ask of the model."""
+        named = [op for op in self.operations.split(",") if op]
+        return tuple(dict.fromkeys(("predict", *named)))
+
 
 def parse(argv: Sequence[str]) -> Options:
     """Read the command line; by hand, for argparse costs as much as the interpreter."""
@@ -453,30 +461,24 @@ class Memory:
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
-        self._faults = -1
-        self._peak: int | None = None
+        self._seen: object = None
+        self._text = ""
+        self._fresh_until = 0.0
         self.device: tuple[int | None, int | None] = (None, None)
         """Reserved by the framework, now and at most, as last read by the main thread:
         another one could wait for the allocator with the interpreter in its hands."""
 
     def host(self) -> tuple[int | None, int | None]:
         """Give resident bytes, now and at most."""
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        faults = usage.ru_minflt + usage.ru_majflt
         try:
             rss = int(self._read("/proc/self/statm").split()[1]) * PAGE
-            # ru_maxrss is of no use: it starts with the parent's peak. And reading
-            # VmHWM takes 6 us; without a page fault in between it has not moved.
-            if faults != self._faults or self._peak is None:
-                text = self._read("/proc/self/status")
-                self._peak = int(text.partition(b"VmHWM:")[2].split()[0]) * 1024
-                self._faults = faults
+            # not ru_maxrss: that starts with the peak of the process that spawned this
+            text = self._read("/proc/self/status")
+            peak = int(text.partition(b"VmHWM:")[2].split()[0]) * 1024
         except (OSError, ValueError, IndexError):
             self._files.clear()
             return None, None
-        if rss > self._peak:
-            self._peak = rss
-        return rss, self._peak
+        return rss, max(rss, peak)
 
     def look_at_device(self) -> None:
         """Read what torch has reserved on its devices, where it uses any."""
@@ -511,6 +513,24 @@ class Memory:
             fd = self._files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(fd, 4096, 0)
 
+    def text(self, spent_s: float) -> str:
+        """Give the four fields as they stand in a meter, after so much work.
+
+        Reading takes as long as the rest of a small reply, so it is left out where it
+        can hardly differ: no page fault since, or work of less than BRIEF_S (a few
+        dozen pages at most), and then not for longer than FRESH_S.
+        """
+        now = monotonic()
+        if spent_s < BRIEF_S and now < self._fresh_until:
+            return self._text
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        seen = (usage.ru_minflt, usage.ru_majflt, self.device)
+        if seen != self._seen:
+            self._text = protocol.text_of(self.fields())[1:]
+            self._seen = seen
+        self._fresh_until = now + FRESH_S
+        return self._text
+
 
 # --- requests ---------------------------------------------------------------------
 
@@ -541,10 +561,11 @@ class Call:
         self.received = monotonic()
         self.events = payload.get("events") is True
         self.answered = False
-        deadline = payload.get("deadline")
         self.due: float | None = None
-        if isinstance(deadline, (int, float)):
-            self.due = self.received + deadline
+        if "deadline" in payload:
+            deadline = payload["deadline"]
+            if isinstance(deadline, (int, float)):
+                self.due = self.received + deadline
 
     def event(self, name: str, **fields: object) -> bytes:
         """Give the line of an event."""
@@ -641,6 +662,11 @@ class Worker:
         self.epoll.register(self.bell_r, select.EPOLLIN)
         self.watched: dict[int, str] = {}
         self.attending = False
+        self._heard_method = self._heard
+        self.heard = 0
+        """Stop signals, as counted by the bell; those that Python's handler saw."""
+        self.heard_late = 0
+        self.obeyed = 0
         self.log_fd = os.dup(2)
         self.say: Callable[[str], object] | None = None
 
@@ -657,8 +683,7 @@ class Worker:
         """Open the door, answer until it is time to leave, give the exit status."""
         protocol.encode_line(ready)
         self.ready = ready
-        named = [op for op in self.options.operations.split(",") if op]
-        self.operations = tuple(dict.fromkeys(("predict", *named)))
+        self.operations = self.options.known_operations()
         self.door.path = self.options.socket_path
         self.memory.look_at_device()
         self.attend()
@@ -669,14 +694,26 @@ class Worker:
         self._ring()
         self.tell_ready()
         try:
-            while True:
-                call = self._next()
-                if call is None:
-                    break
-                self._answer(call)
+            self._loop()
         finally:
             self._dismiss()
         return self.status or 0
+
+    def _loop(self) -> None:
+        call: Call | None = None
+        sent = True
+        while True:
+            with self.lock:
+                if call is not None:
+                    self._finish(call, sent)
+                    call = None
+                if self.status is not None:
+                    return
+                if self.queue:
+                    call = self._begin(self.queue.pop(0))
+            call = call or self._wait()
+            if call is not None:
+                sent = self._answer(call)
 
     def tell_ready(self) -> None:
         """Write the one line of the ready pipe and close it."""
@@ -725,28 +762,30 @@ class Worker:
         """Install our handlers; in the main thread, after the model's."""
         signal.set_wakeup_fd(self.bell_w, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
-            signal.signal(number, _heard)
+            signal.signal(number, self._heard_method)
         self._usr1 = signal.getsignal(signal.SIGUSR1)
         faulthandler.register(signal.SIGUSR1, self.log_fd, all_threads=True)
 
     def _keep_signals(self) -> None:
         """Take back what a prediction took."""
-        ours = (
-            signal.getsignal(signal.SIGTERM) is _heard
-            and signal.getsignal(signal.SIGINT) is _heard
-            and signal.getsignal(signal.SIGUSR1) is self._usr1
-        )
-        if signal.set_wakeup_fd(self.bell_w, warn_on_full_buffer=False) == -1 or (
-            not ours
+        if (
+            _signal_now(signal.SIGTERM) is self._heard_method
+            and _signal_now(signal.SIGINT) is self._heard_method
+            and _signal_now(signal.SIGUSR1) is self._usr1
         ):
-            if not ours:
-                faulthandler.unregister(signal.SIGUSR1)
-                signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-            self._take_signals()
+            return
+        faulthandler.unregister(signal.SIGUSR1)
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        self._take_signals()
+
+    def _heard(self, number: int, frame: object) -> None:
+        """Count a signal in the main thread: the model may have taken the bell away."""
+        self.heard_late += 1
+        self._ring()
 
     def _after_fork(self) -> None:
         """Let a forked child of the model have nothing of ours."""
-        if signal.getsignal(signal.SIGTERM) is _heard:
+        if signal.getsignal(signal.SIGTERM) is self._heard_method:
             signal.set_wakeup_fd(-1)
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
@@ -758,22 +797,33 @@ class Worker:
 
     # --- the main thread's turn
 
-    def _next(self) -> Call | None:
-        """Wait for the next request; None when it is time to leave."""
-        while True:
+    def _wait(self) -> Call | None:
+        """Wait until there is something to do; give the kept caller's request."""
+        for fd, what in self._linger() or self.poll.poll():
+            if fd == self.turn_r:
+                self._hear_turn(what)
+                continue
             with self.lock:
-                if self.status is not None:
-                    return None
-                if self.queue:
-                    return self._begin(self.queue.pop(0))
-            for fd, what in self.poll.poll():
-                if fd == self.turn_r:
-                    self._hear_turn(what)
-                else:
-                    with self.lock:
-                        call = self._read_kept()
-                        if call is not None:
-                            return self._begin(call)
+                peer = self.kept
+                call = None if peer is None else self._read(peer)
+                if call is None:
+                    continue
+                if not self.queue and not self.retiring:
+                    return self._begin(call)
+                self._queue(call)
+        return None
+
+    def _linger(self) -> list[tuple[int, int]]:
+        """Look for the next request of a caller who asks one after the other.
+
+        To sleep and be woken costs more than to answer a small one.
+        """
+        until = self.active + LINGER_S
+        while True:
+            ready = self.poll.poll(0)
+            if ready or monotonic() > until:
+                return ready
+            os.sched_yield()
 
     def _hear_turn(self, what: int) -> None:
         try:
@@ -783,16 +833,6 @@ class Worker:
             pass
         self.log("a descriptor of the worker was closed by the model; leaving")
         self.status = BROKEN
-
-    def _read_kept(self) -> Call | None:
-        peer = self.kept
-        if peer is None:
-            return None
-        call = self._read(peer)
-        if call is not None and (self.queue or self.stopping or self.retiring):
-            self._queue(call)
-            return None
-        return call
 
     def _begin(self, call: Call) -> Call:
         """Make a request the one that runs. Lock held."""
@@ -823,26 +863,26 @@ class Worker:
             self.kept = peer
             self.poll.register(peer.fd, select.POLLIN)
 
-    def _answer(self, call: Call) -> None:
-        started = monotonic()
-        meter: dict[str, object] = {"queued_s": started - call.received}
+    def _answer(self, call: Call) -> bool:
+        """Run a request and send its reply; False where nobody takes it."""
+        started = over = monotonic()
         try:
             reply = self._tell_started(call, started)
             if reply is None:
                 reply = self._predicted(call)
-                meter["predict_s"] = monotonic() - started
-            else:
-                meter["predict_s"] = 0.0
+                over = monotonic()
         except ConnectionError:
-            sent = False
-        else:
-            line = self._line(reply, call.payload, meter)
+            return False
+        line = self._line(reply, call.payload, started - call.received, over - started)
+        if call.due is not None:
             with self.lock:
-                answered = call.answered
+                if call.answered:
+                    return True
                 call.answered = True
-            sent = answered or self._send(call.peer, line)
-        with self.lock:
-            self._finish(call, sent)
+        sent = self._send(call.peer, line)
+        # while the caller reads its reply
+        self._keep_signals()
+        return sent
 
     def _tell_started(self, call: Call, now: float) -> dict[str, object] | None:
         """Say that the prediction begins; a reply where it does not, None where it does.
@@ -851,9 +891,10 @@ class Worker:
         """
         if call.due is not None and now >= call.due:
             return self._late(call)
-        fault = self._make_output_dir(call)
-        if fault is not None:
-            return refusal(fault, "bad_request")
+        if self.options.work_root is not None or "output_dir" in call.payload:
+            fault = self._make_output_dir(call)
+            if fault is not None:
+                return refusal(fault, "bad_request")
         if not call.events:
             return None
         if call.peer is self.kept and "id" not in call.payload:
@@ -902,30 +943,32 @@ class Worker:
         if hooks.release_cublas:
             release_cublas_workspaces()
         self.memory.look_at_device()
-        self._keep_signals()
         return reply
 
     def _line(
         self,
         reply: dict[str, object],
         payload: dict[str, object],
-        meter: dict[str, object],
+        queued_s: float = 0.0,
+        predict_s: float = 0.0,
     ) -> bytes:
         """Encode a reply; one that cannot be becomes the reason why."""
-        meter.update(self.memory.fields())
+        meter = (
+            f',"_meter":{{"queued_s":{queued_s:.6f},"predict_s":{predict_s:.6f},'
+            f"{self.memory.text(predict_s)}}}\n"
+        )
         if "id" in payload:
             reply["id"] = payload["id"]
-        reply["_meter"] = meter
         line: bytes
         try:
-            line = protocol.encode_line(reply, self.options.max_line_bytes)
+            text = protocol.text_of(reply)[:-1] + meter
+            line = protocol.bytes_of(text, self.options.max_line_bytes)
         except protocol.ProtocolError as exc:
             reason = "too_large" if exc.reason == "too_large" else "request_failed"
             instead = refusal(f"reply: {exc}", reason)
             if "id" in payload:
                 instead["id"] = payload["id"]
-            instead["_meter"] = meter
-            line = protocol.encode_line(instead)
+            line = protocol.bytes_of(protocol.text_of(instead)[:-1] + meter)
         return line
 
     def _send(self, peer: Peer, line: bytes) -> bool:
@@ -1026,17 +1069,20 @@ class Worker:
 
     def _hear_bell(self) -> None:
         for number in os.read(self.bell_r, 4096):
-            if number in STOP_SIGNALS:
-                self._on_stop_signal(number)
+            self.heard += number in STOP_SIGNALS
+        while self.obeyed < max(self.heard, self.heard_late):
+            self.obeyed += 1
+            self._on_stop_signal()
 
-    def _on_stop_signal(self, number: int) -> None:
-        if not self.stopping:
-            self.log(f"signal {number}: finishing what is in hand")
-            self._stop()
+    def _on_stop_signal(self) -> None:
+        if self.obeyed == 1:
+            self.log("told to stop by a signal: finishing what is in hand")
+            if not self.stopping:
+                self._stop()
             return
-        self.log(f"signal {number} again: leaving at once")
+        self.log("told to stop by a signal again: leaving at once")
         self.door.remove_path()
-        os._exit(128 + number)
+        os._exit(128 + signal.SIGTERM)
 
     def _on_owner(self, fd: int) -> None:
         try:
@@ -1096,15 +1142,17 @@ class Worker:
             try:
                 chunk = peer.sock.recv(protocol.CHUNK_BYTES)
             except BlockingIOError:
-                return self._next_call(peer)
+                return None
             except OSError:
                 self._close(peer)
                 return None
             if not chunk:
                 self._ended(peer)
                 return None
-            peer.lines.feed(chunk)
-            call = self._next_call(peer)
+            line = peer.lines.feed(chunk)
+            call = (
+                self._next_call(peer) if line is None else self._line_call(peer, line)
+            )
             if call is not None or peer.fd not in self.peers:
                 return call
             if len(chunk) < protocol.CHUNK_BYTES:
@@ -1122,32 +1170,46 @@ class Worker:
         while peer.fd in self.peers:
             try:
                 line = peer.lines.take()
-                if line is None:
-                    return None
-                payload = protocol.decode_line(line)
             except protocol.ProtocolError as exc:
                 self._refuse(peer, refusal(str(exc), exc.reason), {})
-                if exc.reason != "too_large":
-                    self._close(peer)
                 continue
-            call = self._taken(peer, payload)
+            if line is None:
+                return None
+            call = self._line_call(peer, line)
             if call is not None:
                 return call
         return None
 
-    def _taken(self, peer: Peer, payload: dict[str, object]) -> Call | None:
+    def _line_call(self, peer: Peer, line: bytes) -> Call | None:
+        """Give the request in a line; None where it was answered here."""
+        try:
+            payload = protocol.decode_line(line)
+        except protocol.ProtocolError as exc:
+            self._refuse(peer, refusal(str(exc), exc.reason), {})
+            self._close(peer)
+            return None
+        if (
+            self.stopping
+            or payload.get("op") not in self.operations
+            or "deadline" in payload
+            or "output_dir" in payload
+        ) and self._answered_here(peer, payload):
+            return None
+        return Call(peer, payload)
+
+    def _answered_here(self, peer: Peer, payload: dict[str, object]) -> bool:
         op = payload.get("op")
         if isinstance(op, str) and op in protocol.RESERVED:
             self._answer_reserved(peer, op, payload)
-            return None
+            return True
         fault = fault_of(payload, self.operations)
         if fault is not None:
             self._refuse(peer, refusal(fault, "bad_request"), payload)
         elif self.stopping:
             self._refuse(peer, self._stopping(), payload)
         else:
-            return Call(peer, payload)
-        return None
+            return False
+        return True
 
     def _queue(self, call: Call) -> None:
         """Let a request wait for its turn, or refuse it. Lock held."""
@@ -1178,8 +1240,7 @@ class Worker:
             reply = self._stacks()
         else:
             reply = {"ok": True, "stopping": True}
-        line = self._line(reply, payload, {"queued_s": 0.0, "predict_s": 0.0})
-        self._write(peer, line)
+        self._write(peer, self._line(reply, payload))
         if op == "stop" and not self.stopping:
             self.log("asked to stop: finishing what is in hand")
             self._stop()
@@ -1223,8 +1284,7 @@ class Worker:
         self, peer: Peer, reply: dict[str, object], payload: dict[str, object]
     ) -> None:
         waited = monotonic() - peer.call.received if peer.call else 0.0
-        meter: dict[str, object] = {"queued_s": waited, "predict_s": 0.0}
-        self._write(peer, self._line(reply, payload, meter))
+        self._write(peer, self._line(reply, payload, waited))
 
     def _write(self, peer: Peer, line: bytes) -> bool:
         """Write a short line without waiting; who cannot take it is closed."""
@@ -1392,19 +1452,18 @@ def _ring(fd: int) -> None:
         pass
 
 
-def _heard(number: int, frame: object) -> None:
-    """Take a signal; the attendant reads its number from the bell."""
-
-
 def _checked(result: object) -> dict[str, object]:
     """Make a reply of what `predict` returned; raises TypeError where none can be."""
     if not isinstance(result, dict):
         found = type(result).__name__
         raise TypeError(f"predict returned a {found}, a dict wanted")
-    taken = [k for k in ("id", "event", "_meter") if k in result]
-    if taken or result.get("ok", True) is not True:
-        raise TypeError(f"predict returned {(taken or ['ok'])[0]!r}, which is ours")
+    for key in ("id", "event", "_meter", "ok"):
+        if key in result and (key != "ok" or result[key] is not True):
+            raise TypeError(f"predict returned {key!r}, which is the protocol's")
     return {"ok": True, **result}
+
+
+_signal_now = signal.getsignal
 
 
 def exit_status(exc: BaseException) -> int:
@@ -1531,27 +1590,24 @@ def _built(worker: Worker, script: ModuleType) -> tuple[Hooks, object]:
 def _answer_once(worker: Worker, out: int) -> int:
     """Answer the one request of standard input on the real standard output."""
     peer = Peer(_socket.socket(_socket.AF_UNIX), worker.options.max_line_bytes)
-    named = [op for op in worker.options.operations.split(",") if op]
-    meter: dict[str, object] = {"queued_s": 0.0, "predict_s": 0.0}
     try:
         payload = protocol.decode_line(_line_of_stdin(peer))
     except protocol.ProtocolError as exc:
-        _write_all(out, worker._line(refusal(str(exc), exc.reason), {}, meter))
+        _write_all(out, worker._line(refusal(str(exc), exc.reason), {}))
         return 0
     finally:
         _close_stdin()
+    fault = fault_of(payload, worker.options.known_operations())
+    if fault is not None:
+        _write_all(out, worker._line(refusal(fault, "bad_request"), payload))
+        return 0
     call = Call(peer, payload)
     call.events = False
-    fault = fault_of(payload, ("predict", *named))
-    if fault is not None:
-        reply = refusal(fault, "bad_request")
-    else:
-        worker.hooks, _ = _built(worker, _load_script(worker.options))
-        started = monotonic()
-        meter["queued_s"] = started - call.received
-        reply = worker._tell_started(call, started) or worker._predicted(call)
-        meter["predict_s"] = monotonic() - started
-    _write_all(out, worker._line(reply, payload, meter))
+    worker.hooks, _ = _built(worker, _load_script(worker.options))
+    started = monotonic()
+    reply = worker._tell_started(call, started) or worker._predicted(call)
+    spent = monotonic() - started
+    _write_all(out, worker._line(reply, payload, started - call.received, spent))
     return worker.status or 0
 
 
