@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,37 +231,42 @@ _SEEN: dict[str, _Seen] = {}
 read by whoever certifies, and the steps of one run share nothing but their process."""
 
 
-@dataclass(slots=True)
+# plain classes where a dataclass would only cost every start of the command line
+
+
 class _Read:
     """One file to read, and what came of it."""
 
-    key: str
-    identity: Identity
-    seen: _Seen | None = None
-    error: OSError | None = None
-    kind: str | None = None
-    """What stands there now, when it is not a regular file any more."""
-    changed: tuple[Identity, Identity] | None = None
+    __slots__ = ("changed", "error", "identity", "key", "kind", "seen")
+
+    def __init__(self, key: str, identity: Identity) -> None:
+        self.key = key
+        self.identity = identity
+        self.seen: _Seen | None = None
+        self.error: OSError | None = None
+        self.kind: str | None = None
+        """What stands there now, when it is not a regular file any more."""
+        self.changed: tuple[Identity, Identity] | None = None
 
 
-@dataclass(slots=True)
 class _Look:
     """One verification in the making; files are known by their place in `wanted`."""
 
-    wanted: Sequence[Wanted]
-    memo: DigestMemo
-    deep: bool
-    problems: dict[int, list[Problem]] = field(default_factory=dict)
-    digests: dict[int, str] = field(default_factory=dict)
-    from_memo: list[str] = field(default_factory=list)
-    reads: dict[str, _Read] = field(default_factory=dict)
-    """By resolved path: two names of one file are read once."""
-    keys: dict[int, str] = field(default_factory=dict)
-    declared: set[str] = field(default_factory=set)
-    listings: dict[str, list[str]] = field(default_factory=dict)
-    """Names in the directories of absent files, each listed once."""
-    read_bytes: int = 0
-    files_opened: int = 0
+    def __init__(
+        self, *, wanted: Sequence[Wanted], memo: DigestMemo, deep: bool
+    ) -> None:
+        self.wanted, self.memo, self.deep = wanted, memo, deep
+        self.problems: dict[int, list[Problem]] = {}
+        self.digests: dict[int, str] = {}
+        self.from_memo: list[str] = []
+        self.reads: dict[str, _Read] = {}
+        """By resolved path: two names of one file are read once."""
+        self.keys: dict[int, str] = {}
+        self.declared: set[str] = set()
+        self.listings: dict[str, list[str]] = {}
+        """Names in the directories of absent files, each listed once."""
+        self.read_bytes = 0
+        self.files_opened = 0
 
     def examine(self) -> None:
         """Stat every file once; find its digest, or note that it must be read."""
