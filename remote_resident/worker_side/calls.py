@@ -1,0 +1,121 @@
+"""One request: what is wrong with it, when it is due, what its reply says."""
+
+# pathlib would cost each start of a worker half the interpreter's own
+# ruff: noqa: PTH117
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+protocol = __import__("resident_side.protocol", fromlist=["protocol"])
+
+TEXT_LIMIT = 20_000
+"""Characters of an exception's text that a reply carries."""
+
+
+class Call:
+    """One request that the model is to answer."""
+
+    __slots__ = ("answered", "due", "events", "payload", "peer", "received")
+
+    def __init__(self, peer: Any, payload: dict[str, object]) -> None:
+        self.peer = peer
+        self.payload = payload
+        self.received = monotonic()
+        self.events = payload.get("events") is True
+        self.answered = False
+        self.due: float | None = None
+        if "deadline" in payload:
+            deadline = payload["deadline"]
+            if isinstance(deadline, (int, float)):
+                self.due = self.received + deadline
+
+    def event(self, name: str, **fields: object) -> bytes:
+        """Give the line of an event."""
+        named = {"event": name, "id": self.payload.get("id"), **fields}
+        line: bytes = protocol.encode_line(named)
+        return line
+
+    def late(self) -> dict[str, object]:
+        """Build the reply to a request whose deadline has passed."""
+        return refusal(
+            f"deadline: {monotonic() - self.received} s since the request found, "
+            f"at most {self.payload['deadline']} wanted",
+            "request_timeout",
+        )
+
+
+def fault_of(payload: dict[str, object], operations: Sequence[str]) -> str | None:
+    """Say why a request is none that a worker takes; None: nothing is wrong."""
+    op = payload.get("op")
+    if not isinstance(op, str) or op not in operations:
+        known = ", ".join((*operations, *protocol.RESERVED))
+        return f"op: {op!r} found, one of {known} wanted"
+    deadline = payload.get("deadline")
+    number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
+    if deadline is not None and not number:
+        return f"deadline: {deadline!r} found, seconds wanted"
+    directory = payload.get("output_dir")
+    if directory is None:
+        return None
+    if not isinstance(directory, str) or not os.path.isabs(directory):
+        return f"output_dir: {directory!r} found, an absolute path wanted"
+    return None
+
+
+def refusal(error: str, reason: str) -> dict[str, object]:
+    """Build a reply that says no."""
+    return {"ok": False, "error": error, "reason": reason}
+
+
+def failure(exc: BaseException) -> dict[str, object]:
+    """Build the reply for what a prediction raised, with its own reason if it has one."""
+    if not isinstance(exc, Exception):
+        return refusal(text_of(exc), "worker_died")
+    reason = getattr(exc, "reason", None)
+    if isinstance(reason, str) and _is_reason(reason):
+        return refusal(text_of(exc), reason)
+    return refusal(text_of(exc), "request_failed")
+
+
+def text_of(exc: BaseException) -> str:
+    """Name an exception in one line, whatever its own text does."""
+    try:
+        text = str(exc)
+    except Exception:  # the exception's own __str__
+        text = ""
+    name = type(exc).__name__
+    return (f"{name}: {text}" if text else name)[:TEXT_LIMIT]
+
+
+def _is_reason(text: str) -> bool:
+    """Match [a-z][a-z0-9_]* as a whole; `re` is not imported for it."""
+    allowed = "abcdefghijklmnopqrstuvwxyz0123456789_"
+    return "a" <= text[:1] <= "z" and all(c in allowed for c in text)
+
+
+def checked(result: object) -> dict[str, object]:
+    """Make a reply of what `predict` returned; raises TypeError where none can be."""
+    if not isinstance(result, dict):
+        found = type(result).__name__
+        raise TypeError(f"predict returned a {found}, a dict wanted")
+    for key in ("id", "event", "_meter", "ok"):
+        if key in result and (key != "ok" or result[key] is not True):
+            raise TypeError(f"predict returned {key!r}, which is the protocol's")
+    return {"ok": True, **result}
+
+
+def exit_status(exc: BaseException) -> int:
+    """Give the status that the interpreter would end with."""
+    if isinstance(exc, SystemExit):
+        code = exc.code
+        if code is None or isinstance(code, int):
+            return (code or 0) & 0xFF
+        return 1
+    return 130 if isinstance(exc, KeyboardInterrupt) else 1
