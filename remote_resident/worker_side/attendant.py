@@ -122,6 +122,7 @@ class Attendant:
         staying = sent and not self.retiring and not self.stopping
         if staying and call.peer in self.callers:
             self.callers.keep(call.peer)
+            self._go_on(call.peer)
         else:
             self.close(call.peer)
         if self.stopping and self.status is None:
@@ -168,6 +169,18 @@ class Attendant:
 
     def enqueue(self, call: Any) -> None:
         """Let a request wait for its turn, or refuse it. Lock held."""
+        self._enqueue(call)
+        self._go_on(call.peer)
+
+    def _go_on(self, peer: Any) -> None:
+        """Take up what an idle caller had sent ahead."""
+        while peer.call is None and peer in self.callers:
+            call = self._next_call(peer)
+            if call is None:
+                return
+            self._enqueue(call)
+
+    def _enqueue(self, call: Any) -> None:
         ahead = len(self.queue) + (self.running is not None)
         if ahead > self.options.max_queue:
             error = f"{len(self.queue)} waiting found, at most {self.options.max_queue}"
@@ -510,6 +523,7 @@ class Attendant:
             call.peer.call = None
             if call.peer in self.callers:
                 self.callers.watch(call.peer, select.EPOLLIN)
+                self._go_on(call.peer)
         running = self.running
         due = None if running is None or running.answered else running.due
         if due is not None and due <= now:

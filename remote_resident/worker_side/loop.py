@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import _thread
 import faulthandler
 import os
 import select
@@ -55,7 +56,12 @@ class Worker:
         self.served = False
         self._on_signal = self._count_signal
         self._usr1: object = None
-        os.register_at_fork(after_in_child=self._after_fork)
+        self._masks: dict[int, object] = {}
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork_here,
+            after_in_child=self._after_fork,
+        )
 
     def serve(self, hooks: Hooks, ready: dict[str, object]) -> int:
         """Let callers in, answer until it is time to leave, give the exit status.
@@ -266,11 +272,18 @@ class Worker:
         self.attendant.heard_late += 1
         self.attendant.ring()
 
-    def _after_fork(self) -> None:
-        """Let a forked child of the model have nothing of ours.
+    def _before_fork(self) -> None:
+        """Hold signals back: one that comes before the child is rid of our handlers
+        would ring our bell."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, attendant.STOP_SIGNALS)
+        self._masks[_thread.get_ident()] = mask
 
-        With our handlers, the signal that ends it would ring our bell.
-        """
+    def _after_fork_here(self) -> None:
+        mask: Any = self._masks.pop(_thread.get_ident(), ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _after_fork(self) -> None:
+        """Let a forked child of the model have nothing of ours."""
         if signal.getsignal(signal.SIGTERM) is self._on_signal:
             signal.set_wakeup_fd(-1)
             for number in attendant.STOP_SIGNALS:
@@ -279,6 +292,7 @@ class Worker:
             self.attendant.door.listener.close()
         for peer in self.callers.peers.values():
             peer.sock.close()
+        self._after_fork_here()
 
     def _end_fork(self, status: int) -> None:
         """End a forked child that comes back from `predict`: the worker is its parent."""

@@ -24,6 +24,7 @@ class Memory:
         self._seen: object = None
         self._text = ""
         self._fresh_until = 0.0
+        self._told: object = None
         self.device: tuple[int | None, int | None] = (None, None)
         """Reserved by the framework, now and at most, as last read by the main thread:
         another one could wait for the allocator with the interpreter in its hands."""
@@ -81,13 +82,15 @@ class Memory:
         dozen pages at most), and then not for longer than FRESH_S.
         """
         now = monotonic()
-        if spent_s < BRIEF_S and now < self._fresh_until:
+        device = self.device
+        if spent_s < BRIEF_S and now < self._fresh_until and device is self._told:
             return self._text
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        seen = (usage.ru_minflt, usage.ru_majflt, self.device)
+        seen = (usage.ru_minflt, usage.ru_majflt, device)
         if seen != self._seen:
             self._text = protocol.text_of(self.fields())[1:]
             self._seen = seen
+        self._told = device
         self._fresh_until = now + FRESH_S
         return self._text
 

@@ -258,7 +258,7 @@ class Lines:
         return None
 
     def take(self) -> bytes | None:
-        """Give the next whole line, None where more must arrive.
+        """Give the next whole line with its newline, None where more must arrive.
 
         Raises ProtocolError `too_large` once for a line over the limit; the rest of
         that line is dropped as it arrives, and the next line is read as ever.
@@ -273,11 +273,9 @@ class Lines:
             if self._size > self._limit:
                 self._skipping = not newline
                 self._refuse()
-            if newline and not self._parts:
-                self._size = 0
-                return line
             self._parts.append(line)
             if newline:
+                self._parts.append(newline)
                 return self._joined()
         return None
 

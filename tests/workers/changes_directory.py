@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from pathlib import Path
 
 
 def build(config):
@@ -11,5 +12,5 @@ def build(config):
 def predict(model, request):
     gone = tempfile.mkdtemp()
     os.chdir(gone)
-    os.rmdir(gone)
+    Path(gone).rmdir()
     return {"fine": True}

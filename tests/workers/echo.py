@@ -1,4 +1,7 @@
-"""Answer with what was asked, and say what `build` was given."""
+"""Answer with what was asked, and say what `build` and the process were given."""
+
+import os
+import sys
 
 
 def build(config):
@@ -10,4 +13,13 @@ def ready(model):
 
 
 def predict(model, request):
-    return {"echo": request.get("x"), "op_was": request["op"]}
+    if "about" not in request:
+        return {"echo": request.get("x")}
+    return {
+        "config": model,
+        "request": {name: request[name] for name in sorted(request)},
+        "argv": sys.argv,
+        "path": sys.path,
+        "instance": os.environ.get("TU_RESIDENT_INSTANCE"),
+        "loaded": sorted(sys.modules),
+    }

@@ -1,4 +1,4 @@
-"""Fork a child that waits, and end it with SIGTERM."""
+"""Fork a child that waits for SIGTERM, raises, or returns as if it were the worker."""
 
 import os
 import signal
@@ -12,7 +12,11 @@ def build(config):
 def predict(model, request):
     pid = os.fork()
     if pid == 0:
-        time.sleep(60)
-        os._exit(1)
-    os.kill(pid, signal.SIGTERM)
+        if request["child"] == "raises":
+            raise SystemExit(5)
+        if request["child"] == "waits":
+            time.sleep(60)
+        return {}
+    if request["child"] == "waits":
+        os.kill(pid, signal.SIGTERM)
     return {"ended": os.waitpid(pid, 0)[1]}

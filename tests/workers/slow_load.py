@@ -1,12 +1,13 @@
 """Load until the file named by the first argument exists."""
 
-import os
 import time
+from pathlib import Path
 
 
 def build(config):
-    open(config.args[0] + ".begun", "w").close()
-    while not os.path.exists(config.args[0]):
+    go = Path(config.args[0])
+    Path(f"{go}.begun").touch()
+    while not go.exists():
         time.sleep(0.002)
 
 

@@ -1,7 +1,7 @@
 """Predict until the file `until` exists; `begun` is made as it begins."""
 
-import os
 import time
+from pathlib import Path
 
 
 def build(config):
@@ -11,7 +11,7 @@ def build(config):
 def predict(model, request):
     model.append(request.get("name"))
     if "begun" in request:
-        open(request["begun"], "w").close()
-    while "until" in request and not os.path.exists(request["until"]):
+        Path(request["begun"]).touch()
+    while "until" in request and not Path(request["until"]).exists():
         time.sleep(0.002)
     return {"order": list(model)}

@@ -1,0 +1,5 @@
+"""Leave out what every script must have."""
+
+
+def build(config):
+    return None
