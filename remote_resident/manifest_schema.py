@@ -1,0 +1,551 @@
+"""What a provider.toml may hold: every key with its rule and default, and what excludes
+what.
+
+A combination is looked at only where all of its keys were well formed, so that one
+mistake gives one message.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any
+
+from remote_resident import manifest_rules as rules
+from remote_resident.manifest_rules import (
+    Fault,
+    Key,
+    KeyPath,
+    Wrong,
+    array,
+    choice,
+    closed,
+    mapping,
+    quoted,
+    show,
+)
+
+Values = Mapping[str, Any]
+"""Attribute of the manifest -> its value, defaults filled in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFile:
+    """One file of a model's weights, with its pin."""
+
+    name: str
+    """Relative to the weights root."""
+    size: int | None
+    """Bytes; None: not known."""
+    sha256: str | None
+    """64 lower-case hex digits; None: not pinned, and `unpinned_reason` says why."""
+    unpinned_reason: str | None
+    unpacked_dir: str | None
+    """Relative to the weights root; None: the file is used as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderStep:
+    """A peak that was measured at one size of the input."""
+
+    size: int
+    peak_gb: float
+    """GiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expect:
+    """What one value of a right answer looks like; None: not looked at."""
+
+    key: str
+    """The path of the value in the reply."""
+    min: float | None
+    max: float | None
+    equals: Any
+    matches: str | None
+    len: int | None
+
+
+# tables inside tables
+
+
+def _weight_files(value: Any) -> tuple[WeightFile, ...]:
+    files = _tables(value, _weight_file)
+    first: dict[str, int] = {}
+    faults = []
+    for index, file in enumerate(files):
+        # one file under two spellings is one file
+        plain = "/".join(part for part in file.name.split("/") if part not in ("", "."))
+        if first.setdefault(plain, index) != index:
+            text = f"{quoted(file.name)}, wanted each file once: file[{first[plain]}]"
+            faults.append(Fault((index, "name"), f"{text} is the same"))
+    if faults:
+        raise Wrong(faults)
+    return files
+
+
+def _weight_file(value: Any) -> WeightFile:
+    read = closed(value, WEIGHT_FILE)
+    if read["name"] is None:
+        raise Wrong([Fault(("name",), "missing, wanted a path below the weights root")])
+    if read["sha256"] is None and read["unpinned_reason"] is None:
+        text = "missing, wanted 64 hex digits, or unpinned_reason in words"
+        raise Wrong([Fault(("sha256",), text)])
+    if read["sha256"] is not None and read["unpinned_reason"] is not None:
+        text = f"{quoted(read['unpinned_reason'])} beside sha256, wanted one of the two"
+        raise Wrong([Fault(("unpinned_reason",), text)])
+    return WeightFile(**read)
+
+
+def _ladder(value: Any) -> tuple[LadderStep, ...]:
+    steps = _tables(value, _ladder_step)
+    faults = [
+        Fault((i, "size"), f"{step.size}, wanted more than {before.size} before it")
+        for i, (before, step) in enumerate(pairwise(steps), 1)
+        if step.size <= before.size
+    ]
+    if faults:
+        raise Wrong(faults)
+    return steps
+
+
+def _ladder_step(value: Any) -> LadderStep:
+    read = closed(value, LADDER_STEP)
+    absent = [Fault((key,), "missing") for key, found in read.items() if found is None]
+    if absent:
+        raise Wrong(absent)
+    return LadderStep(**read)
+
+
+def _tables(value: Any, rule: Callable[[Any], Any]) -> tuple[Any, ...]:
+    if type(value) is not list:
+        raise Wrong(f"{show(value)}, wanted an array of tables")
+    items: tuple[Any, ...] = array(rule)(value)
+    return items
+
+
+def _expects(value: Any) -> tuple[Expect, ...]:
+    if type(value) is not dict:
+        raise Wrong(f"{show(value)}, wanted a table")
+    expects: list[Expect] = []
+    faults: list[Fault] = []
+    for key, conditions in value.items():
+        try:
+            rules.filled(key)
+            expects.append(_expect(key, conditions))
+        except Wrong as wrong:
+            faults += (f._replace(path=(key, *f.path)) for f in wrong.faults)
+    if faults:
+        raise Wrong(faults)
+    return tuple(expects)
+
+
+def _expect(key: str, value: Any) -> Expect:
+    _refuse_bare_path(key, value)
+    read = closed(value, EXPECT)
+    if all(found is None for found in read.values()):
+        raise Wrong(f"no condition, wanted one of {', '.join(EXPECT)}")
+    least, most = read["min"], read["max"]
+    if least is not None and most is not None and least > most:
+        raise Wrong([Fault(("min",), f"{least!r}, wanted at most max = {most!r}")])
+    return Expect(key=key, **read)
+
+
+def _refuse_bare_path(key: str, value: Any) -> None:
+    """Name the likely mistake: a key path without quotes is tables in tables."""
+    if type(value) is dict and value and EXPECT.keys().isdisjoint(value):
+        inner = next(iter(value))
+        if type(value[inner]) is dict:
+            path = f"{key}.{inner}"
+            raise Wrong(f"a table of tables, wanted the key path in quotes: {path!r}")
+
+
+def _request(value: Any) -> dict[str, Any] | str:
+    if type(value) is dict:
+        rules.json_value(value)
+        return value
+    if type(value) is not str:
+        raise Wrong(f"{show(value)}, wanted a table or the path of a JSON file")
+    return rules.relative(value)
+
+
+# every key
+
+
+WEIGHT_FILE = {
+    "name": Key("name", rules.inner),
+    "size": Key("size", rules.count),
+    "sha256": Key("sha256", rules.sha256),
+    "unpinned_reason": Key("unpinned_reason", rules.filled),
+    "unpacked_dir": Key("unpacked_dir", rules.inner),
+}
+LADDER_STEP = {
+    "size": Key("size", rules.size),
+    "peak_gb": Key("peak_gb", rules.positive),
+}
+EXPECT = {
+    "min": Key("min", rules.finite),
+    "max": Key("max", rules.finite),
+    "equals": Key("equals", rules.json_value),
+    "matches": Key("matches", rules.pattern),
+    "len": Key("len", rules.count),
+}
+_ENVIRONMENT = mapping(rules.variable, rules.argument)
+
+TOP = {
+    "slug": Key("slug", rules.slug),
+    "description": Key("description", rules.text, ""),
+    "operations": Key("operations", array(rules.operation, distinct=True), ()),
+    "status": Key("status", choice("untested", "verified", "broken"), "untested"),
+    "verified_on": Key("verified_on", rules.text, ""),
+    "outputs": Key("outputs", array(rules.inner), ()),
+    "output_keys": Key("output_keys", array(rules.filled), ()),
+}
+
+
+def _table(prefix: str, **keys: tuple[Any, ...]) -> dict[str, Key]:
+    return {name: Key(f"{prefix}_{name}", *rest) for name, rest in keys.items()}
+
+
+TABLES: dict[str, dict[str, Key]] = {
+    "runtime": _table(
+        "runtime",
+        mode=(choice("resident", "subprocess", "jobs"), "resident"),
+        mode_reason=(rules.text, ""),
+        worker=(rules.relative,),
+        entry=(rules.function,),
+        launch=(rules.function, "remote_resident.kit_launch:build_command"),
+        worker_args=(array(rules.argument), ()),
+        idle_timeout_s=(rules.not_negative, 0.0),
+        start_timeout_s=(rules.positive, 900.0),
+        request_timeout_s=(rules.positive, 3600.0),
+        orphan_grace_s=(rules.positive, 120.0),
+        max_queue=(rules.count, 16),
+        work_root=(rules.filled,),
+    ),
+    "gpu": _table(
+        "gpu",
+        policy=(choice("none", "optional", "required"), "none"),
+        vram_budget_gb=(rules.not_negative,),
+        budget_unmeasured=(rules.boolean, False),
+        driver_min=(rules.version,),
+        driver_min_reason=(rules.filled,),
+        shareable=(rules.boolean, True),
+        isolation=(choice("process", "container", "mig"), "process"),
+        ladder=(_ladder, ()),
+    ),
+    "host": _table(
+        "host",
+        ram_budget_gb=(rules.positive,),
+        ram_budget_unmeasured=(rules.boolean, False),
+        ladder=(_ladder, ()),
+    ),
+    "env": _table(
+        "env",
+        kind=(choice("venv", "docker", "apptainer"), "venv"),
+        python=(rules.filled,),
+        lock=(rules.name,),
+        verify=(array(rules.argument), ()),
+        pass_env=(array(rules.variable), ()),
+        vars=(_ENVIRONMENT, {}),
+        image=(rules.filled,),
+        sif=(rules.filled,),
+        container_python=(rules.filled, "python"),
+        network=(rules.filled, "none"),
+    ),
+    "weights": {
+        **_table(
+            "weights",
+            root_env=(rules.variable,),
+            root_default=(rules.root,),
+            fetch=(array(rules.no_address), ()),
+        ),
+        "file": Key("weights_files", _weight_files, ()),
+    },
+    "kit": _table(
+        "kit",
+        name=(rules.name,),
+        subdir=(rules.inner,),
+        package=(rules.module,),
+        mode=(rules.filled,),
+        levers_off=(array(rules.filled), ()),
+        env=(_ENVIRONMENT, {}),
+        env_absent=(array(rules.variable_or_prefix), ()),
+    ),
+    "smoke": _table(
+        "smoke",
+        request=(_request,),
+        script=(rules.relative,),
+        timeout_s=(rules.positive, 1800.0),
+        repeat=(rules.count,),
+        deterministic=(rules.boolean, False),
+        max_growth_mib=(rules.not_negative, 8.0),
+        expect=(_expects, ()),
+    ),
+}
+DEFAULTS: dict[str, Any] = {
+    key.attr: key.default for keys in (TOP, *TABLES.values()) for key in keys.values()
+}
+
+
+# several keys together
+
+
+def _claims(v: Values) -> Iterator[Fault]:
+    if v["status"] != "verified":
+        return
+    if not v["verified_on"]:
+        yield Fault(("verified_on",), "missing, wanted by status verified")
+    if v["env_kind"] == "venv" and v["env_lock"] is None:
+        yield Fault(("env", "lock"), "missing, wanted by status verified")
+    for index, file in enumerate(v["weights_files"]):
+        if file.sha256 is None:
+            where = ("weights", "file", index, "sha256")
+            yield Fault(where, "missing, wanted by status verified")
+
+
+def _mode(v: Values) -> Iterator[Fault]:
+    mode = v["runtime_mode"]
+    if mode != "resident" and not v["runtime_mode_reason"]:
+        yield Fault(("runtime", "mode_reason"), f"missing, wanted by mode {mode}")
+    if mode == "jobs":
+        if v["runtime_entry"] is None:
+            text = 'missing, wanted "module:Class" by mode jobs'
+            yield Fault(("runtime", "entry"), text)
+        return
+    if v["runtime_entry"] is not None:
+        text = f"{quoted(v['runtime_entry'])} with mode {mode}, wanted mode jobs"
+        yield Fault(("runtime", "entry"), text)
+    if v["runtime_worker"] is None:
+        text = "missing, wanted the path of the worker script"
+        yield Fault(("runtime", "worker"), text)
+
+
+def _device_budget(v: Values) -> Iterator[Fault]:
+    policy, budget = v["gpu_policy"], v["gpu_vram_budget_gb"]
+    unmeasured = v["gpu_budget_unmeasured"]
+    where = ("gpu", "vram_budget_gb")
+    if policy == "none":
+        if budget:
+            yield Fault(where, f"{budget!r} with policy none, wanted 0 or none")
+        if unmeasured:
+            text = "true with policy none, wanted a policy that uses a device"
+            yield Fault(("gpu", "budget_unmeasured"), text)
+        if v["gpu_ladder"]:
+            text = "steps with policy none, wanted a policy that uses a device"
+            yield Fault(("gpu", "ladder"), text)
+    elif unmeasured and budget is not None:
+        text = f"true beside vram_budget_gb = {budget!r}, wanted one of the two"
+        yield Fault(("gpu", "budget_unmeasured"), text)
+    elif not unmeasured and not budget:
+        found = "missing" if budget is None else repr(budget)
+        text = f"{found} with policy {policy}, wanted GiB or budget_unmeasured = true"
+        yield Fault(where, text)
+
+
+def _driver(v: Values) -> Iterator[Fault]:
+    if v["gpu_driver_min"] is not None and v["gpu_driver_min_reason"] is None:
+        text = "missing, wanted by driver_min"
+        yield Fault(("gpu", "driver_min_reason"), text)
+
+
+def _host_budget(v: Values) -> Iterator[Fault]:
+    budget, unmeasured = v["host_ram_budget_gb"], v["host_ram_budget_unmeasured"]
+    if unmeasured and v["gpu_policy"] == "none":
+        text = "true with policy none, wanted ram_budget_gb"
+        yield Fault(("host", "ram_budget_unmeasured"), text)
+    elif unmeasured and budget is not None:
+        text = f"true beside ram_budget_gb = {budget!r}, wanted one of the two"
+        yield Fault(("host", "ram_budget_unmeasured"), text)
+    elif not unmeasured and budget is None:
+        ways = "GiB"
+        if v["gpu_policy"] != "none":
+            ways = "GiB or ram_budget_unmeasured = true"
+        yield Fault(("host", "ram_budget_gb"), f"missing, wanted {ways}")
+
+
+_FOREIGN = {
+    "venv": ("image", "sif"),
+    "docker": ("python", "sif"),
+    "apptainer": ("python", "image"),
+}
+"""Kind of environment -> the keys that mean nothing with it."""
+
+
+def _environment(v: Values) -> Iterator[Fault]:
+    kind = v["env_kind"]
+    for key in _FOREIGN[kind]:
+        if (found := v[f"env_{key}"]) is not None:
+            yield Fault(("env", key), f"{quoted(found)}, wanted none with kind {kind}")
+    if kind == "venv" and v["env_python"] is None and v["env_lock"] is None:
+        text = "missing, wanted the model's interpreter, as a path or $NAME"
+        yield Fault(("env", "python"), text)
+    if kind == "docker" and v["env_image"] is None:
+        yield Fault(("env", "image"), "missing, wanted by kind docker")
+    if kind == "apptainer" and v["env_sif"] is None:
+        yield Fault(("env", "sif"), "missing, wanted by kind apptainer")
+
+
+def _weights_root(v: Values) -> Iterator[Fault]:
+    default = v["weights_root_default"]
+    if v["weights_files"] and default is None and v["weights_root_env"] is None:
+        text = "missing, wanted root_env or root_default beside [[weights.file]]"
+        yield Fault(("weights", "root_default"), text)
+    if default is not None and "{env}" in default and v["env_kind"] != "venv":
+        text = f"{quoted(default)} with kind {v['env_kind']}, wanted a path on the host"
+        yield Fault(("weights", "root_default"), text)
+
+
+def _kit(v: Values) -> Iterator[Fault]:
+    if v["kit_name"] is None:
+        given = [key for key, k in TABLES["kit"].items() if v[k.attr] != k.default]
+        if given:
+            yield Fault(("kit", "name"), "missing, wanted the name of a kits/ file")
+        return
+    if v["kit_package"] is not None:
+        return
+    if v["kit_subdir"] is None:
+        yield Fault(("kit", "package"), "missing, wanted package or subdir")
+        return
+    package = kit_package(v["kit_subdir"])
+    if not package.isidentifier():
+        text = f"missing, wanted: {quoted(package)} by subdir is no Python package"
+        yield Fault(("kit", "package"), text)
+
+
+def kit_package(subdir: str) -> str:
+    """Name the package of a kit that names none."""
+    return f"{subdir.rstrip('/').rpartition('/')[2]}_opt"
+
+
+def _smoke(v: Values) -> Iterator[Fault]:
+    request, script = v["smoke_request"], v["smoke_script"]
+    if request is None and script is None:
+        text = "missing, wanted what the smoke asks, or script"
+        yield Fault(("smoke", "request"), text)
+    if request is not None and script is not None:
+        text = f"{quoted(script)} beside request, wanted one of the two"
+        yield Fault(("smoke", "script"), text)
+
+
+def _repeat(v: Values) -> Iterator[Fault]:
+    if v["smoke_repeat"] and v["runtime_mode"] == "subprocess":
+        text = f"{v['smoke_repeat']} with mode subprocess, wanted 0"
+        yield Fault(("smoke", "repeat"), text)
+
+
+def asked(v: Values) -> Iterator[Fault]:
+    """Yield the fault of a smoke that asks for what the provider does not offer."""
+    request = v["smoke_request"]
+    if type(request) is not dict or v["runtime_mode"] == "jobs":
+        return
+    op = request.get("op", "predict")
+    if op != "predict" and op not in v["operations"]:
+        offered = ", ".join(("predict", *v["operations"]))
+        yield Fault(("smoke", "request", "op"), f"{show(op)}, wanted one of {offered}")
+
+
+Combination = Callable[[Values], Iterable[Fault]]
+COMBINATIONS: tuple[tuple[frozenset[str], Combination], ...] = (
+    (
+        frozenset({"status", "verified_on", "env_kind", "env_lock", "weights_files"}),
+        _claims,
+    ),
+    (
+        frozenset(
+            {"runtime_mode", "runtime_mode_reason", "runtime_entry", "runtime_worker"}
+        ),
+        _mode,
+    ),
+    (
+        frozenset(
+            {"gpu_policy", "gpu_vram_budget_gb", "gpu_budget_unmeasured", "gpu_ladder"}
+        ),
+        _device_budget,
+    ),
+    (frozenset({"gpu_driver_min", "gpu_driver_min_reason"}), _driver),
+    (
+        frozenset({"gpu_policy", "host_ram_budget_gb", "host_ram_budget_unmeasured"}),
+        _host_budget,
+    ),
+    (
+        frozenset({"env_kind", "env_python", "env_lock", "env_image", "env_sif"}),
+        _environment,
+    ),
+    (
+        frozenset(
+            {"env_kind", "weights_files", "weights_root_env", "weights_root_default"}
+        ),
+        _weights_root,
+    ),
+    (frozenset(key.attr for key in TABLES["kit"].values()), _kit),
+    (frozenset({"smoke_request", "smoke_script"}), _smoke),
+    (frozenset({"smoke_repeat", "runtime_mode"}), _repeat),
+    (frozenset({"smoke_request", "operations", "runtime_mode"}), asked),
+)
+"""What each combination looks at, and how."""
+
+
+# reading
+
+
+def read(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault], set[str]]:
+    """Read what the parser gave: values with defaults, faults, attributes in doubt.
+
+    An attribute is in doubt where its key was refused, or was likely meant by an unknown
+    one.
+    """
+    values = dict(DEFAULTS)
+    faults: list[Fault] = []
+    doubtful: set[str] = set()
+    for name, found in data.items():
+        keys = TABLES.get(name)
+        if keys is None:
+            _take(values, faults, doubtful, (name,), found, TOP)
+        elif type(found) is not dict:
+            faults.append(Fault((name,), f"{show(found)}, wanted a table"))
+            doubtful.update(key.attr for key in keys.values())
+        else:
+            for key, item in found.items():
+                _take(values, faults, doubtful, (name, key), item, keys)
+    for needs, combination in COMBINATIONS:
+        if not doubtful or doubtful.isdisjoint(needs):
+            faults.extend(combination(values))
+    return values, faults, doubtful
+
+
+def _take(
+    values: dict[str, Any],
+    faults: list[Fault],
+    doubtful: set[str],
+    path: KeyPath,
+    found: Any,
+    keys: dict[str, Key],
+) -> None:
+    key = keys.get(str(path[-1]))
+    if key is None:
+        faults.append(_unknown(path, found))
+        doubtful |= _meant(path, values)
+        return
+    try:
+        values[key.attr] = key.rule(found)
+    except Wrong as wrong:
+        faults += (f._replace(path=path + f.path) for f in wrong.faults)
+        doubtful.add(key.attr)
+
+
+def _meant(path: KeyPath, values: Values) -> set[str]:
+    """Name the attributes that an unknown key may have been meant for."""
+    known = TOP if len(path) == 1 else TABLES[str(path[0])]
+    names = [*known, *(TABLES if len(path) == 1 else ())]
+    close = get_close_matches(str(path[-1]), names, 1, 0.6)
+    if not close:
+        return set()
+    if close[0] in TABLES and len(path) == 1:
+        return {key.attr for key in TABLES[close[0]].values()}
+    return {known[close[0]].attr} & values.keys()
+
+
+def _unknown(path: KeyPath, found: object) -> Fault:
+    known: Mapping[str, Any] = TABLES[str(path[0])] if len(path) > 1 else TOP | TABLES
+    return rules.unknown(path, found, known)
