@@ -96,6 +96,10 @@ def start(place: Path, quick: bool) -> None:
             spent.append(time.perf_counter())
 
     spent: list[float] = []
+    # as in use: an installed package has its compiled files
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(place / "compiled")
+    first_answer()
     taken = medians(
         {
             "interpreter": lambda: subprocess.run([sys.executable, "-c", "pass"]),

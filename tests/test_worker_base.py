@@ -94,6 +94,18 @@ class Held:
     def said(self) -> str:
         return self.log.read_text()
 
+    def close(self) -> None:
+        """End whatever is left of it; once."""
+        if self.ready < 0:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGKILL)
+        self.child.communicate()
+        os.close(self.ready)
+        self.ready = -1
+        for caller in self.callers:
+            caller.sock.close()
+
 
 Start = Callable[..., Held]
 
@@ -114,7 +126,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         path = other.get("path") or tmp_path / f"{number}.sock"
         python = other.get("python", sys.executable)
         ready, ready_write = os.pipe()
-        argv = [python, str(BASE), "--resident-slug", "tiny"]
+        argv = [python, *other.get("launcher", ()), str(BASE)]
+        argv += ["--resident-slug", "tiny"]
         argv += ["--resident-tree", "/a/tree", "--resident-instance", "abc"]
         argv += ["--socket", str(path), "--ready-fd", str(ready_write), *options]
         argv += ["--script", str(WORKERS / f"{script}.py"), "--", *args]
@@ -122,7 +135,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         with log.open("wb") as file:
             child = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=other.get("stdin", subprocess.DEVNULL),
                 stdout=subprocess.PIPE,
                 stderr=file,
                 env={**os.environ, **other.get("env", {})},
@@ -138,12 +151,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield start
     for held in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(held.child.pid, signal.SIGKILL)
-        held.child.communicate()
-        os.close(held.ready)
-        for caller in held.callers:
-            caller.sock.close()
+        held.close()
 
 
 # --- loading ----------------------------------------------------------------------
@@ -219,6 +227,24 @@ def test_a_script_may_have_the_loop_for_itself(start: Start) -> None:
 
     assert held.ask(x=1)["mine"] == 1
     assert held.ask("ping")["own"] is True
+    held.child.terminate()
+    assert held.ended() == 0
+
+
+LAUNCHER = """
+import runpy, sys
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_launcher_may_run_the_file(start: Start, tmp_path: Path) -> None:
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(LAUNCHER)
+
+    held = start("own_loop", launcher=(str(launcher),))
+
+    assert held.ask(x=1)["mine"] == 1
     held.child.terminate()
     assert held.ended() == 0
 
@@ -593,6 +619,22 @@ def test_ending_a_forked_child_of_the_model_does_not_end_the_worker(
     assert held.ask("ping")["stopping"] is False
 
 
+def test_a_forked_child_of_the_model_does_not_hold_the_callers(start: Start) -> None:
+    held = start("forks")
+    caller = held.connect()
+    waiting = held.connect()
+    assert waiting.ask("ping")["ok"]
+    child = caller.ask(child="stays")["child"]
+
+    held.child.kill()
+
+    assert caller.receive() is None
+    assert waiting.receive() is None
+    with pytest.raises(ConnectionRefusedError):
+        held.connect()
+    os.kill(child, 0)
+
+
 def test_a_peak_is_told_after_the_memory_is_given_back(start: Start) -> None:
     caller = start("grows_memory").connect()
     before = caller.ask("ping")
@@ -901,15 +943,42 @@ def retire_under_request(start: Start, rounds: int) -> None:
             caller = held.connect()
         except (FileNotFoundError, ConnectionRefusedError):
             assert held.ended() == 0
-            continue
-        with caller.sock:
+        else:
             assert caller.ask(x=n)["echo"] == n
             answered += 1
+        held.close()
     assert answered
 
 
 def test_who_comes_in_as_it_retires_is_answered(start: Start) -> None:
     retire_under_request(start, 20)
+
+
+def test_who_is_at_the_door_when_the_time_is_up_is_answered(start: Start) -> None:
+    held = start("echo", "--idle-timeout", "0.2")
+    held.child.send_signal(signal.SIGSTOP)
+    caller = held.connect()
+    caller.send(op="predict", x=1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        held.child.wait(0.3)
+
+    held.child.send_signal(signal.SIGCONT)
+
+    reply = caller.receive()
+    assert reply is not None
+    assert reply["echo"] == 1
+
+
+@pytest.mark.long
+def test_a_caller_that_never_reads_does_not_block_the_others_for_ever(
+    start: Start,
+) -> None:
+    held = start("large")
+    stalled = held.connect()
+    stalled.send(op="predict", bytes=8 << 20)
+
+    assert held.ask(bytes=100)["ok"]
+    assert "a caller did not take its reply" in held.said()
 
 
 @pytest.mark.long
@@ -951,6 +1020,18 @@ def test_without_its_owner_it_does_not_load_for_ever(
 
     assert held.wait_ready() is None
     assert held.ended() == 143
+
+
+def test_standard_input_may_be_the_lifeline_as_in_a_container(start: Start) -> None:
+    lifeline, owner = os.pipe()
+    held = start("echo", "--lifeline-fd", "0", "--orphan-grace", "0.05", stdin=lifeline)
+    os.close(lifeline)
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        held.child.wait(0.2)
+    os.close(owner)
+    assert held.ended() == 0
+    assert "its end of the lifeline is closed" in held.said()
 
 
 OWNER = """

@@ -122,7 +122,8 @@ class Attendant:
         staying = sent and not self.retiring and not self.stopping
         if staying and call.peer in self.callers:
             self.callers.keep(call.peer)
-            self._go_on(call.peer)
+            if call.peer.lines.size:
+                self._go_on(call.peer)
         else:
             self.close(call.peer)
         if self.stopping and self.status is None:

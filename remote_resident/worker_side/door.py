@@ -46,10 +46,9 @@ class Door:
         self.refuse_unusable()
         listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         listener.setblocking(False)
-        # the file is made with the socket's own mode, whatever the umask
-        os.fchmod(listener.fileno(), 0o600)
         hidden = self._bind_hidden(listener)
         try:
+            # nobody connects before it listens, whatever the umask let through
             os.chmod(hidden, 0o600)
             found = os.lstat(hidden)
             self._identity = (found.st_dev, found.st_ino)

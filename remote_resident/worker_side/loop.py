@@ -24,7 +24,8 @@ calls = __import__("resident_side.calls", fromlist=["calls"])
 memory = __import__("resident_side.memory", fromlist=["memory"])
 attendant = __import__("resident_side.attendant", fromlist=["attendant"])
 
-LINGER_S = 50e-6
+LINGER_S = 200e-6
+"""How long to look for the next request before sleeping; a few small ones' time."""
 
 AT_ONCE = b'{"event":"queued","id":null,"position":0}\n{"event":"started","id":null}\n'
 
@@ -173,6 +174,8 @@ class Worker:
                     return True
                 call.answered = True
         sent: bool = call.peer.send(line)
+        if not sent:
+            self.attendant.log("a caller did not take its reply")
         # while the caller reads its reply
         self._keep_signals()
         return sent

@@ -13,7 +13,9 @@ NO_RELEASE = "TOOLUNIVERSE_RESIDENT_NO_CUBLAS_RELEASE"
 PAGE = resource.getpagesize()
 
 BRIEF_S = 20e-6
+"""Work that is too short to take more than a few dozen pages."""
 FRESH_S = 0.1
+"""How long a reading is told again after brief work."""
 
 
 class Memory:

@@ -1,4 +1,4 @@
-"""Fork a child that waits for SIGTERM, raises, or returns as if it were the worker."""
+"""Fork a child that waits for SIGTERM, stays, raises, or returns like the worker."""
 
 import os
 import signal
@@ -14,9 +14,11 @@ def predict(model, request):
     if pid == 0:
         if request["child"] == "raises":
             raise SystemExit(5)
-        if request["child"] == "waits":
+        if request["child"] in ("waits", "stays"):
             time.sleep(60)
         return {}
+    if request["child"] == "stays":
+        return {"child": pid}
     if request["child"] == "waits":
         os.kill(pid, signal.SIGTERM)
     return {"ended": os.waitpid(pid, 0)[1]}
