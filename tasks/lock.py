@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from remote_resident.errors import Problem
@@ -264,7 +264,7 @@ def resolve(tree: Path, name: str) -> Making:
         if isinstance(resolved, StepResult):
             return resolved
         pins |= {pin.name: pin for pin in resolved}
-    text = header + _formatted(pins.values(), extra)
+    text = header + formatted(_with_digests(pin, extra) for pin in pins.values())
     new = parse_bytes(target, text.encode())
     if new.problems:
         return failed("lock", new.problems)
@@ -399,15 +399,19 @@ def _pip_index(env: dict[str, str]) -> str | None:
     return next((match[1] for match in found if match), None)
 
 
-def _formatted(pins: Iterable[Pin], extra: Mapping[str, tuple[str, ...]]) -> str:
+def formatted(pins: Iterable[Pin]) -> str:
+    """Write pins as a lock's lines, in the order of their names."""
     rows = []
     for pin in sorted(pins, key=lambda pin: pin.name):
-        hashes = sorted({*pin.hashes, *extra.get(pin.name, ())})
         marker = f" ; {pin.marker}" if pin.marker else ""
         parts = [f"{pin.name}=={pin.version}{marker}"]
-        parts += [f"    --hash=sha256:{digest}" for digest in hashes]
+        parts += [f"    --hash=sha256:{digest}" for digest in sorted(set(pin.hashes))]
         rows.append(" \\\n".join(parts) + "\n")
     return "".join(rows)
+
+
+def _with_digests(pin: Pin, extra: Mapping[str, tuple[str, ...]]) -> Pin:
+    return replace(pin, hashes=(*pin.hashes, *extra.get(pin.name, ())))
 
 
 def _replace(target: Path, text: str, old: Lock | None, new: Lock) -> StepResult:

@@ -1,0 +1,301 @@
+"""Model environments: made by the lock's recipe, and filled with what the lock pins."""
+
+import fcntl
+import os
+import re
+import shutil
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TextIO
+
+from remote_resident import places
+from remote_resident.errors import Problem, ProviderError
+from tasks import child, environment, lock
+from tasks.step import Making, StepResult, failed, refused
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+
+    from tasks.child import Ended
+    from tasks.lock import Lock
+
+STEP = "env"
+
+_INSTALL_LIMIT_S = 4 * 3600.0
+_VENV_LIMIT_S = 600.0
+_VERIFY_LIMIT_S = 1800.0
+_TAIL = 40
+_MINORS = range(15, 7, -1)
+_MISMATCH = re.compile(
+    r"^ +(?P<named>\S+).*\n(?: +Expected .*\n)+ +Got +(?P<got>[0-9a-f]{64})", re.M
+)
+
+_BACKENDS = frozenset(
+    "flit-core hatchling maturin meson-python pdm-backend poetry-core "
+    "scikit-build-core setuptools".split()
+)
+_BUILD_TOOLS = _BACKENDS | frozenset(
+    "cmake cython hatch-vcs meson ninja numpy packaging pathspec pluggy pybind11 "
+    "pyproject-metadata setuptools-scm trove-classifiers wheel".split()
+)
+
+
+def python_path(pins: "Lock") -> Path:
+    """Name the interpreter of the environment of a lock, which need not be there."""
+    return places.env_dir(pins.name, pins.digest) / "bin" / "python"
+
+
+def make(provider: "ProviderManifest") -> Making:
+    """Create the environment of a provider's lock and fill it.
+
+    It is at its final place from the start, for a venv cannot be moved; it counts as
+    done when everything is installed, and one that was cut off is gone on with. Two at
+    once: the second waits, and finds it present.
+    """
+    if provider.env_kind != "venv":
+        detail = (
+            f"kind {provider.env_kind}: the image is pulled or built, not made here"
+        )
+        return StepResult(STEP, "skipped", detail=detail)
+    pins, found = _wanted(provider)
+    if pins is None:
+        return refused(STEP, found)
+    python = python_path(pins)
+    if _complete(pins, python, provider.slug):
+        return StepResult(STEP, "present", detail=str(python))
+    directory = python.parent.parent
+    try:
+        places.ensure(directory.parent)
+    except ProviderError as exc:
+        return refused(STEP, [_problem(exc.reason, str(exc), exc.next)])
+    with (directory.parent / f".{directory.name}.lock").open("a+") as file:
+        yield from _hold(file)
+        if _complete(pins, python, provider.slug):
+            return StepResult(STEP, "present", detail=str(python))
+        return (yield from _made(provider, pins, python))
+
+
+def install(
+    provider: "ProviderManifest", python: Path, pins: "Lock"
+) -> Generator[str, None, StepResult | None]:
+    """Install a lock into an interpreter and run `[env] verify`; None: all went well.
+
+    Only what the lock pins by digest is installed, and nothing is resolved. Source
+    distributions are built against the lock's own build tools: where it pins a build
+    backend, backends and their helpers are installed first and the rest without build
+    isolation. Where it pins none, nothing is built: pip's isolation would fetch tools
+    that no lock pins.
+    """
+    with TemporaryDirectory(prefix="tu-install-") as work:
+        for options in _pip_runs(python, pins, Path(work)):
+            fault = yield from _pip(provider, python, pins, options)
+            if fault is not None:
+                return fault
+    return (yield from _verify(provider, python))
+
+
+def _wanted(provider: "ProviderManifest") -> tuple["Lock | None", list[Problem]]:
+    if provider.env_lock is None:
+        text = f"{provider.slug}: [env] lock: none declared found, one wanted"
+        return None, [_problem("lock_missing", text)]
+    return environment.read_lock(provider, STEP)
+
+
+def _complete(pins: "Lock", python: Path, slug: str) -> bool:
+    return python.is_file() and not environment.compare(pins, python, slug)
+
+
+def _hold(file: TextIO) -> Iterator[str]:
+    """Take the lock that one maker of an environment holds at a time."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        yield f"waiting for process {file.read().strip() or 'unknown'}: it makes this"
+        fcntl.flock(file, fcntl.LOCK_EX)
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+
+
+def _made(provider: "ProviderManifest", pins: "Lock", python: Path) -> Making:
+    requires = str(pins.requires_python)
+    base = find_python(requires)
+    if base is None:
+        text = (
+            f"{provider.slug}: no interpreter for requires-python {requires} on PATH "
+            f"({_own_version()} is this tool's own) found, one wanted"
+        )
+        return refused(STEP, [_problem("python_version", text)])
+    target = str(python.parent.parent)
+    yield f"{base} -m venv {target}"
+    argv = [base, "-I", "-m", "venv", target]
+    lines, ended = yield from _run(argv, pip_environment(os.environ), _VENV_LIMIT_S)
+    if ended.returncode != 0:
+        text = f"{base} -m venv: {_how(ended)} found, exit 0 wanted"
+        return failed(STEP, [_problem("install_failed", text)], lines=lines)
+    fault = yield from install(provider, python, pins)
+    if fault is not None:
+        return replace(fault, step=STEP)
+    found = environment.compare(pins, python, provider.slug)
+    if found:
+        return failed(STEP, found)
+    return StepResult(STEP, "done", detail=str(python))
+
+
+# -- the interpreter to make it with --------------------------------------------------
+
+
+def find_python(
+    requires: str, which: Callable[[str], str | None] = shutil.which
+) -> str | None:
+    """Find an interpreter for a lock: this tool's own base, else one on PATH."""
+    from packaging.specifiers import SpecifierSet
+
+    wanted = SpecifierSet(requires)
+    # in a venv sys.executable is the venv's: made from it, the new one would hang on it
+    own = getattr(sys, "_base_executable", None) or sys.executable
+    if wanted.contains(_own_version()) and Path(own).is_file():
+        return str(own)
+    for minor in _MINORS:
+        found = which(f"python3.{minor}")
+        if found and wanted.contains(_asked_version(found) or "0"):
+            return found
+    return None
+
+
+def _own_version() -> str:
+    return ".".join(map(str, sys.version_info[:3]))
+
+
+def _asked_version(python: str) -> str | None:
+    code = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
+    answer = environment.ask([python, "-I", "-c", code])
+    return None if isinstance(answer, str) or not answer else answer[-1].strip()
+
+
+# -- pip ------------------------------------------------------------------------------
+
+
+def pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Give the caller's environment without what would lead pip elsewhere.
+
+    Where pip finds its files (indexes, proxies, certificates) stays the caller's.
+    """
+    elsewhere = {
+        *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_DRY_RUN"),
+        *("PIP_REQUIREMENT", "PIP_UPGRADE", "PIP_REQUIRE_VIRTUALENV", "PIP_NO_BINARY"),
+        *("PIP_ONLY_BINARY", "PIP_EDITABLE", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"),
+    }
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in elsewhere and not name.startswith("PYTHON")
+    }
+    return {**kept, "PIP_USER": "0"}
+
+
+def _pip_runs(python: Path, pins: "Lock", work: Path) -> list[list[str]]:
+    """Give the options of each run of pip, in order."""
+    site = environment.site_packages(python)
+    installed = environment.read_site(site)[0] if site else {}
+    torn = any(
+        version.endswith(environment.HALF)
+        for pin in pins.pins
+        for version in installed.get(pin.name, [])
+    )
+    # pip takes what was torn for installed
+    options = ["--ignore-installed"] if torn else []
+    if not any(pin.name in _BACKENDS for pin in pins.pins):
+        return [[*options, "--only-binary", ":all:", "-r", str(pins.path)]]
+    tools = work / "build-tools.lock"
+    tools.write_text(
+        lock.formatted(pin for pin in pins.pins if pin.name in _BUILD_TOOLS)
+    )
+    binary = [*options, "--only-binary", ":all:", "-r", str(tools)]
+    return [binary, [*options, "--no-build-isolation", "-r", str(pins.path)]]
+
+
+def _pip(
+    provider: "ProviderManifest", python: Path, pins: "Lock", options: list[str]
+) -> Generator[str, None, StepResult | None]:
+    argv = [
+        *(str(python), "-I", "-m", "pip", "install", "--no-deps", "--require-hashes"),
+        *("--no-input", "--disable-pip-version-check", "--progress-bar", "off"),
+        *options,
+    ]
+    lines, ended = yield from _run(argv, pip_environment(os.environ), _INSTALL_LIMIT_S)
+    if ended.returncode == 0:
+        return None
+    problem = _pip_problem(provider.slug, python, pins, lines, _how(ended))
+    return failed(environment.STEP, [problem], lines=lines)
+
+
+def _pip_problem(
+    slug: str, python: Path, pins: "Lock", lines: list[str], how: str
+) -> Problem:
+    output = "\n".join(lines)
+    where = f"{pins.path.parent.name}/{pins.path.name}"
+    if "No space left on device" in output:
+        text = (
+            f"{slug}: {python}: no space left on device found, room for {where} wanted"
+        )
+        return _problem("disk_full", text)
+    if "No module named pip" in output:
+        text = f"{slug}: {python}: no pip found, one wanted"
+        return _problem("install_failed", text, f"{python} -m ensurepip")
+    if mismatch := _MISMATCH.search(output):
+        named, got = mismatch["named"], mismatch["got"]
+        text = (
+            f"{where}: {named}: SHA-256 {got} found, one of the lock's wanted: "
+            "another build than the locked one was offered"
+        )
+        return _problem("install_failed", text)
+    text = f"{slug}: pip install -r {where}: {how} found, exit 0 wanted"
+    return _problem("install_failed", text)
+
+
+def _verify(
+    provider: "ProviderManifest", python: Path
+) -> Generator[str, None, StepResult | None]:
+    if not provider.env_verify:
+        return None
+    from remote_resident import exec_env
+
+    argv = [str(python), *provider.env_verify]
+    env = exec_env.child_env(provider, os.environ)
+    lines, ended = yield from _run(argv, env, _VERIFY_LIMIT_S, provider.directory)
+    if ended.returncode == 0:
+        return None
+    shown = " ".join(provider.env_verify)
+    text = f"{provider.slug}: [env] verify: {shown}: {_how(ended)} found, exit 0 wanted"
+    return failed(environment.STEP, [_problem("verify_failed", text)], lines=lines)
+
+
+def _run(
+    argv: list[str], env: dict[str, str], limit_s: float, cwd: Path | None = None
+) -> Generator[str, None, tuple[list[str], "Ended"]]:
+    """Run a program, passing its lines on; give the last of them and how it ended."""
+    tail: deque[str] = deque(maxlen=_TAIL)
+    running = child.run(argv, env=env, cwd=cwd, timeout_s=limit_s)
+    while True:
+        try:
+            line = next(running)
+        except StopIteration as stop:
+            return list(tail), stop.value
+        tail.append(line)
+        yield line
+
+
+def _how(ended: "Ended") -> str:
+    if ended.timed_out:
+        return f"no end within {ended.seconds:.0f} s"
+    return f"exit {ended.returncode}"
+
+
+def _problem(reason: str, text: str, next: str | None = None) -> Problem:
+    return Problem(step=environment.STEP, reason=reason, text=text, next=next)

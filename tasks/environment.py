@@ -1,0 +1,410 @@
+"""The environment step: the model's interpreter has what its lock pins."""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remote_resident import places
+from remote_resident.errors import ExecEnvironmentError, Problem
+from tasks import lock
+from tasks.step import Making, StepResult, failed, refused
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+
+    from tasks.lock import Lock, Pin
+
+STEP = "environment"
+PROBE_LIMIT_S = 15.0
+"""An external probe that has not answered by then is a named problem."""
+HALF = " half installed"
+"""Follows the version of what an installer was cut off in."""
+
+
+def problems(provider: "ProviderManifest") -> list[Problem]:
+    """Compare what is installed with the lock, or look for the declared image.
+
+    A provider without a lock has no problem here: its interpreter is used as it is.
+    """
+    if provider.env_kind != "venv":
+        return _image_problems(provider)
+    if provider.env_lock is None:
+        return []
+    pins, found = read_lock(provider)
+    if pins is None:
+        return found
+    python, found = interpreter(provider, STEP)
+    if python is None or found:
+        return found
+    return compare(pins, python, provider.slug)
+
+
+def make(provider: "ProviderManifest") -> Making:
+    """Install the lock into the declared interpreter, then run `[env] verify`."""
+    if provider.env_kind == "venv" and provider.env_lock is None:
+        detail = "no lock declared: the interpreter is used as it is"
+        return StepResult(STEP, "skipped", detail=detail)
+    found = problems(provider)
+    if not found:
+        return StepResult(STEP, "present", detail=_detail(provider))
+    python = provider.python_executable()
+    if python is None or any(p.reason != "lock_unsatisfied" for p in found):
+        return refused(STEP, found)
+    from tasks import env
+
+    yield from (problem.text for problem in found)
+    fault = yield from env.install(provider, python, lock.parse(lock_path(provider)))
+    if fault is not None:
+        return fault
+    found = problems(provider)
+    if found:
+        return failed(STEP, found)
+    return StepResult(STEP, "done", detail=_detail(provider))
+
+
+def lock_path(provider: "ProviderManifest") -> Path:
+    """Name the provider's lock file, which need not be there."""
+    declared = provider.tree / "locks" / f"{provider.env_lock}.lock"
+    return provider.lock_path() or declared
+
+
+def read_lock(
+    provider: "ProviderManifest", step: str = STEP
+) -> tuple["Lock | None", list[Problem]]:
+    """Give the provider's lock, or None and why it cannot be used."""
+    path = lock_path(provider)
+    found = [replace(problem, step=step) for problem in lock.problems(path)]
+    return (None, found) if found else (lock.parse(path), [])
+
+
+def _detail(provider: "ProviderManifest") -> str:
+    if provider.env_kind != "venv":
+        return str(provider.env_image or provider.env_sif)
+    python = provider.python_executable()
+    pins = lock.parse(lock_path(provider)).pins
+    text = f"{len(pins)} distributions at their pins"
+    site = site_packages(python) if python else None
+    installed = read_site(site)[0] if site else {}
+    known = {pin.name for pin in pins}
+    others = [f"{n} {v[0]}" for n, v in sorted(installed.items()) if n not in known]
+    return text + (f"; not in the lock: {', '.join(others)}" if others else "")
+
+
+# -- the interpreter ------------------------------------------------------------------
+
+
+def interpreter(
+    provider: "ProviderManifest", step: str
+) -> tuple[Path | None, list[Problem]]:
+    """Give the declared interpreter, and why it is not to be used.
+
+    `python_unset` and `python_missing` come with None; `python_is_ours`, where a lock
+    is declared, with the interpreter.
+    """
+    python = provider.python_executable()
+    where = f"{provider.slug}: [env] python = {provider.env_python!r}"
+    if python is None:
+        made = _made_at(provider)
+        absent = f"not set and no environment at {made}" if made else "not set"
+        text = f"{where}: {absent} found, an interpreter wanted"
+        return None, [_python_problem(provider, step, "python_unset", text, None)]
+    if not (python.is_file() and os.access(python, os.X_OK)):
+        there = "a file that cannot be run" if python.exists() else "no file"
+        text = f"{where}: {python}: {there} found, an interpreter wanted"
+        return None, [_python_problem(provider, step, "python_missing", text, python)]
+    if provider.env_lock is not None and is_ours(python):
+        text = (
+            f"{where}: {python}: the interpreter that this tool runs in found, "
+            "one of the model's own wanted"
+        )
+        return python, [_python_problem(provider, step, "python_is_ours", text, python)]
+    return python, []
+
+
+def _python_problem(
+    provider: "ProviderManifest",
+    step: str,
+    reason: str,
+    text: str,
+    python: Path | None,
+) -> Problem:
+    return Problem(
+        step=step,
+        reason=reason,
+        text=text,
+        path=str(python) if python else None,
+        name=provider.env_python,
+        next=f"doit env:{provider.slug}" if provider.env_lock else None,
+    )
+
+
+def _made_at(provider: "ProviderManifest") -> Path | None:
+    """Name where `doit env:` makes the environment; None without a readable lock."""
+    with suppress(OSError):
+        pins = lock.parse(lock_path(provider))
+        return places.env_dir(pins.name, pins.digest)
+    return None
+
+
+def is_ours(python: Path) -> bool:
+    """Say whether an interpreter installs where this tool is installed.
+
+    Its path's own prefix is compared: a venv's python is a symlink out of the venv.
+    """
+    venv = _venv(python)
+    prefix = venv.resolve() if venv else python.resolve().parent.parent
+    return prefix == Path(sys.prefix).resolve()
+
+
+def _venv(python: Path) -> Path | None:
+    """Name the venv that an interpreter's path lies in; None: in none."""
+    around = (python.parent, python.parent.parent)
+    return next((d for d in around if (d / "pyvenv.cfg").is_file()), None)
+
+
+def venv_settings(python: Path) -> dict[str, str]:
+    """Read the pyvenv.cfg of a venv's python; nothing in it where it is none."""
+    venv = _venv(python)
+    try:
+        text = (venv / "pyvenv.cfg").read_text("utf-8", "replace") if venv else ""
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key.strip().lower(): value.strip() for key, _, value in pairs}
+
+
+def site_packages(python: Path) -> Path | None:
+    """Name the site-packages of an interpreter by its layout; None: not this layout."""
+    prefix = _venv(python) or python.resolve().parent.parent
+    return next(iter(sorted(prefix.glob("lib/python3*/site-packages"))), None)
+
+
+# -- what is installed ----------------------------------------------------------------
+
+
+def compare(pins: "Lock", python: Path, slug: str) -> list[Problem]:
+    """Name every pin that is missing or at another version.
+
+    A venv's site-packages is read without starting its python. Where it may not be all
+    that the interpreter sees (no venv, system packages, eggs), and a pin is not found
+    there, the interpreter is asked.
+    """
+    site = site_packages(python)
+    installed, plain = read_site(site) if site else ({}, False)
+    wanted = [pin for pin in pins.pins if _applies(pin, site)]
+    where = site or python
+    found = list(_differences(wanted, installed, slug, where))
+    shared = venv_settings(python).get("include-system-site-packages", "true")
+    if not found or (plain and shared.lower() == "false"):
+        return found
+    asked = _ask_installed(python)
+    if isinstance(asked, str):
+        return [probe_problem(STEP, slug, str(python), asked, "python_missing")]
+    return list(_differences(wanted, {**installed, **asked}, slug, where))
+
+
+def read_site(site: Path) -> tuple[dict[str, list[str]], bool]:
+    """Give the versions by normalised name, and whether all is in the usual layout.
+
+    An unreadable directory has nothing, and is not the usual layout.
+    """
+    installed: dict[str, list[str]] = {}
+    plain = True
+    try:
+        # listdir, not iterdir: a Path for each entry costs more than the read
+        entries = os.listdir(site)  # noqa: PTH208
+    except OSError:
+        return {}, False
+    for entry in entries:
+        stem, _, kind = entry.rpartition(".")
+        if kind == "dist-info" and not entry.startswith("~"):
+            name, _, version = stem.rpartition("-")
+            if not _whole(f"{site}/{entry}"):
+                version += HALF
+            installed.setdefault(lock.normalised(name), []).append(version)
+        elif kind in ("egg-info", "egg-link", "egg"):
+            plain = False
+    return installed, plain
+
+
+def _whole(dist_info: str) -> bool:
+    """Say whether an installer came to its end: INSTALLER is among its last files."""
+    return os.access(f"{dist_info}/INSTALLER", os.F_OK)
+
+
+def _differences(
+    wanted: Iterable["Pin"],
+    installed: Mapping[str, list[str]],
+    slug: str,
+    where: Path,
+) -> Iterator[Problem]:
+    for pin in wanted:
+        versions = installed.get(pin.name, [])
+        if len(versions) == 1 and same_version(pin.version, versions[0]):
+            continue
+        found = " and ".join(sorted(versions)) or None
+        yield Problem(
+            step=STEP,
+            reason="lock_unsatisfied",
+            text=f"{where}: {pin.name}: {found or 'nothing'} found, "
+            f"{pin.version} wanted",
+            path=str(where),
+            name=pin.name,
+            wanted=pin.version,
+            found=found,
+            next=f"doit setup:{slug}",
+        )
+
+
+def same_version(wanted: str, found: str) -> bool:
+    """Compare as `==` of PEP 440: a local version is accepted where none is wanted."""
+    if wanted == found or found.startswith(f"{wanted}+"):
+        return True
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        pin, there = Version(wanted), Version(found)
+    except InvalidVersion:
+        return False
+    return pin == there or (pin.local is None and str(pin) == there.public)
+
+
+def _applies(pin: "Pin", site: Path | None) -> bool:
+    if not pin.marker:
+        return True
+    from packaging.markers import InvalidMarker, Marker
+
+    known = re.search(r"python(\d+\.\d+)/site-packages$", str(site))
+    environment = {"extra": ""}
+    if known:
+        environment |= {"python_version": known[1], "python_full_version": known[1]}
+    try:
+        return Marker(pin.marker).evaluate(environment)
+    except InvalidMarker:
+        return True
+
+
+_LIST_INSTALLED = """\
+import importlib.metadata as m
+for d in m.distributions():
+    print("%s==%s" % (d.metadata["Name"], d.version))
+"""
+
+
+def _ask_installed(python: Path) -> dict[str, list[str]] | str:
+    """Ask an interpreter for its distributions; a str says why there is no answer."""
+    answer = ask([str(python), "-I", "-c", _LIST_INSTALLED])
+    if isinstance(answer, str):
+        return answer
+    installed: dict[str, list[str]] = {}
+    for line in answer:
+        name, _, version = line.strip().partition("==")
+        # the first on the path is the one that is imported
+        installed.setdefault(lock.normalised(name), [version])
+    return installed
+
+
+# -- probes ---------------------------------------------------------------------------
+
+
+def ask(argv: list[str], *, limit_s: float = PROBE_LIMIT_S) -> list[str] | str:
+    """Give the lines that a program prints; a str says why there are none.
+
+    It is ended with everything it started when it has not answered in time.
+    """
+    from tasks import child
+
+    lines: list[str] = []
+    running = child.run(argv, env=dict(os.environ), timeout_s=limit_s)
+    while True:
+        try:
+            lines.append(next(running))
+        except StopIteration as stop:
+            ended = stop.value
+            break
+        except OSError as exc:
+            return f"not started ({exc.strerror})"
+    if ended.timed_out:
+        return f"no answer in {limit_s:g} s"
+    if ended.returncode != 0:
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return f"exit {ended.returncode}" + (f" ({last.strip()})" if last else "")
+    return lines
+
+
+def probe_problem(step: str, slug: str, what: str, found: str, reason: str) -> Problem:
+    """Build the problem of a probe of which `ask` said `found`.
+
+    `reason` is for one that ended by itself; no answer in time is `probe_timeout`.
+    """
+    late = found.startswith("no answer")
+    return Problem(
+        step=step,
+        reason="probe_timeout" if late else reason,
+        text=f"{slug}: {what}: {found} found, an answer wanted",
+        path=what,
+    )
+
+
+# -- containers -----------------------------------------------------------------------
+
+
+def _image_problems(provider: "ProviderManifest") -> list[Problem]:
+    if provider.env_kind == "apptainer":
+        return _sif_problems(provider)
+    from remote_resident import exec_env
+
+    try:
+        program = exec_env.container_program(os.environ, provider.slug)
+    except ExecEnvironmentError as exc:
+        return [
+            Problem(step=STEP, reason=exc.reason, text=str(exc), next=exc.next),
+        ]
+    return _docker_problems(provider, program)
+
+
+def _sif_problems(provider: "ProviderManifest") -> list[Problem]:
+    if provider.env_sif is None or provider.resolve(provider.env_sif).is_file():
+        return []
+    path = provider.resolve(provider.env_sif)
+    text = f"{provider.slug}: [env] sif: {path}: no file found, an image wanted"
+    return [_image_problem("image_missing", text, path=str(path))]
+
+
+def _docker_problems(provider: "ProviderManifest", program: str) -> list[Problem]:
+    image = str(provider.env_image)
+    bare, _, digest = image.partition("@")
+    where = f"{provider.slug}: [env] image = {image!r}"
+    inspect = [program, "image", "inspect", "--format", "{{json .RepoDigests}}"]
+    answer = ask([*inspect, image])
+    if not isinstance(answer, str):
+        return []
+    if answer.startswith(("no answer", "not started")):
+        command = f"{program} image inspect"
+        reason = "container_missing"
+        return [probe_problem(STEP, provider.slug, command, answer, reason)]
+    pull = f"{program} pull {image}"
+    other = ask([*inspect, bare]) if digest else answer
+    if isinstance(other, str):
+        text = f"{where}: no such image found ({answer}), one wanted"
+        return [_image_problem("image_missing", text, name=image, next=pull)]
+    found = ", ".join(re.findall(r"sha256:[0-9a-f]{64}", " ".join(other))) or None
+    text = f"{where}: digest {found or 'unknown'} found, {digest} wanted"
+    problem = _image_problem("image_digest", text, name=image, next=pull)
+    return [replace(problem, wanted=digest, found=found)]
+
+
+def _image_problem(
+    reason: str,
+    text: str,
+    *,
+    path: str | None = None,
+    name: str | None = None,
+    next: str | None = None,
+) -> Problem:
+    return Problem(step=STEP, reason=reason, text=text, path=path, name=name, next=next)
