@@ -1,0 +1,105 @@
+"""What a command answers: a document for programs, text for people, an exit code."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+from remote_resident.errors import OK, OUR_ERROR, ProviderError
+
+
+class Asked(argparse.Namespace):
+    """What was typed: the options of all commands, and one command's own."""
+
+    tree: str | None
+    json: bool
+    quiet: bool
+    color: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a command came to."""
+
+    document: Mapping[str, object]
+    text: str = ""
+    """The result for people, on stdout; empty: it was shown while it came."""
+    notes: str = ""
+    """Messages for people, on stderr."""
+    code: int = OK
+
+
+def failure(exc: ProviderError) -> Answer:
+    """Give the answer to what could not be run at all."""
+    document = {
+        "ok": False,
+        "reason": exc.reason,
+        "error": str(exc),
+        "problems": [problem.as_dict() for problem in exc.problems],
+        "next": exc.next,
+    }
+    said = str(exc)
+    lines = [said if said.startswith("tu ") else f"tu: {said}"]
+    lines += [f"  {p.reason}: {p.text}" for p in exc.problems if p.text != said]
+    lines += [f"next: {exc.next}"] if exc.next else []
+    return Answer(document=document, notes="\n".join(lines), code=exc.exit_code)
+
+
+def our_error(exc: BaseException) -> Answer:
+    """Give the answer where this program itself broke; its traceback is kept."""
+    import traceback
+
+    from remote_resident import __version__
+
+    told = "".join(traceback.format_exception(exc))
+    document = {
+        "ok": False,
+        "reason": "internal",
+        "error": f"{type(exc).__name__}: {exc}",
+        "problems": [],
+        "next": None,
+    }
+    python = ".".join(map(str, sys.version_info[:3]))
+    notes = (
+        f"{told}This is an error of remote-resident, not of yours. Report the lines above "
+        f"with:\n  remote-resident {__version__}, Python {python}, {sys.platform}"
+    )
+    return Answer(document=document, notes=notes, code=OUR_ERROR)
+
+
+def emit(answer: Answer, *, as_json: bool, stdout: TextIO) -> int:
+    """Write an answer where it belongs and give its exit code.
+
+    A reader that has left (a pipe to head) is no error.
+    """
+    if answer.notes:
+        _write(sys.stderr, answer.notes)
+    if as_json:
+        import json
+
+        _write(stdout, json.dumps(answer.document, default=str))
+    elif answer.text:
+        _write(stdout, answer.text)
+    return answer.code
+
+
+def _write(stream: TextIO, text: str) -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        silence(stream)
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is still written to a stream that nobody reads go nowhere."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)

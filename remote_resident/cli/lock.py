@@ -1,0 +1,20 @@
+"""`tu remote lock`: resolve a lock anew."""
+
+from typing import Any
+
+from remote_resident.cli import tree
+from remote_resident.cli.answer import Answer, Asked
+
+
+def arguments(parser: Any) -> None:
+    """Say what may be typed."""
+    parser.add_argument("name", metavar="NAME", help="of locks/NAME.in")
+
+
+def run(asked: Asked) -> Answer:
+    """Resolve it, showing what the resolver says."""
+    root = tree.data(asked)
+    selection = tree.code("selection")
+    selection.select([f"lock:{asked.name}"], root)
+    results = tree.graph(asked, root, [("lock", asked.name)])
+    return tree.one(results, {"lock": str(root / "locks" / f"{asked.name}.lock")})

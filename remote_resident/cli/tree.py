@@ -1,0 +1,90 @@
+"""The one way from the runtime to the tree: where it is, and the code that reads it."""
+
+import sys
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from typing import Any
+
+from remote_resident import places
+from remote_resident.cli.answer import Answer, Asked
+from remote_resident.errors import REASONS, Problem, UsageError
+
+
+def data(asked: Asked) -> Path:
+    """Find the tree whose manifests, locks and kits are meant. Raises UsageError."""
+    return places.find_tree(asked.tree)
+
+
+def code(module: str) -> Any:
+    """Import a module of `tasks` as it came with this installation.
+
+    Never from the tree that supplies the data, and never from where the caller stands:
+    no directory is added to the import path.
+    """
+    root = places.packaged_tree()
+    if "tasks" not in sys.modules:
+        spec = PathFinder.find_spec("tasks", [str(root)])
+        if spec is None or spec.loader is None:
+            raise UsageError(f"{root}: no tasks/ in it, the installation's wanted")
+        package = module_from_spec(spec)
+        sys.modules["tasks"] = package
+        spec.loader.exec_module(package)
+    return import_module(f"tasks.{module}")
+
+
+def existing(tree: Path, names: list[str]) -> list[str]:
+    """Give the names, each a provider's slug or directory; their manifests stay unread.
+
+    Raises UsageError, with near matches, for the first that is none.
+    """
+    for name in names:
+        folder = Path(name) if "/" in name else tree / "manifests" / name
+        if not name or not (folder / "provider.toml").is_file():
+            from remote_resident import manifest
+
+            manifest.find(tree, name)
+    return names
+
+
+def graph(
+    asked: Asked, root: Path, names: list[tuple[str, str]], *, alone: bool = False
+) -> Any:
+    """Run the graph for (command, name) pairs, shown as it goes; give its results."""
+    reporting = code("reporter")
+    lines, rows = reporting.streams()
+    screen = code("screen").Screen(lines, quiet=asked.quiet, color=asked.color)
+    reporter = reporting.Reporter(screen, reporting.Rows(rows))
+    selection = code("selection").Selection(names=tuple(dict.fromkeys(names)))
+    return code("graph").run(root, selection, reporter, alone=alone)
+
+
+def one(results: Any, document: dict[str, object]) -> Answer:
+    """Give the answer of a command with one result, which was shown as it came."""
+    result = results.rows[-1][1] if results.rows else None
+    if result is not None and result.ok and not results.exit_code():
+        return Answer(document=document)
+    refusal = {
+        "ok": False,
+        "reason": result.reason if result else "internal",
+        "error": result.detail if result else "nothing came of it",
+        "problems": _problems(result.step, result.lines) if result else [],
+        "next": _next(result.lines if result else []),
+    }
+    return Answer(document=refusal, code=results.exit_code())
+
+
+def _problems(step: str, lines: list[str]) -> list[dict[str, str | int | float | None]]:
+    """Read the problems back from a result's lines, which have their texts in full."""
+    found = (line.partition(": ") for line in lines)
+    return [
+        Problem(step=step, reason=reason, text=text).as_dict()
+        for reason, _, text in found
+        if reason in REASONS
+    ]
+
+
+def _next(lines: list[str]) -> str | None:
+    found = (line.removeprefix("next: ") for line in lines if line.startswith("next: "))
+    return next(found, None)

@@ -1,0 +1,83 @@
+"""What the graph does besides setting up: check, verify, report, env, lock.
+
+Each gives what it came to by slug, and leaves showing it to the reporter.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.step import Making, StepResult, refused
+
+if TYPE_CHECKING:
+    from tasks.check import ProviderCheck
+    from tasks.run import Run
+
+Came = list[tuple[str, StepResult]]
+"""What something came to, by slug."""
+
+
+def check(run: "Run", names: Sequence[str] | None) -> Came:
+    """Say whether what is declared still holds; None: of every provider."""
+    from tasks import check as checking
+
+    return judged("check", checking.check(run.tree, names))
+
+
+def verify(run: "Run", names: Sequence[str] | None) -> Came:
+    """Read every weight in full."""
+    from tasks import check as checking
+
+    return judged("verify", checking.verify(run.tree, names))
+
+
+def judged(step: str, checks: Sequence["ProviderCheck"]) -> Came:
+    """Give each provider's findings as the result of a step."""
+    return [(found.slug, _judged(step, found)) for found in checks]
+
+
+def _judged(step: str, found: "ProviderCheck") -> StepResult:
+    if not found.ok:
+        return refused(step, found.problems)
+    detail = "set up on this machine" if found.set_up else "not set up on this machine"
+    return StepResult(step, "present", detail if step == "check" else "at its pins")
+
+
+def report(run: "Run", names: Sequence[str] | None) -> Came:
+    """Show the measured reports as a table, which stands for the rows."""
+    from tasks import report as reports
+
+    rows = reports.rows(run.tree, names)
+    run.reporter.screen.show(reports.table(rows))
+    return [
+        (row["slug"], StepResult("report", "present", row["state"])) for row in rows
+    ]
+
+
+def env(run: "Run", name: str) -> Came:
+    """Create a provider's environment, in its turn."""
+    from tasks import env as environments
+
+    provider = run.find(run.tree, name)
+    with run.turn(provider):
+        return driven(run, provider.slug, "env", environments.make(provider))
+
+
+def lock(run: "Run", name: str) -> Came:
+    """Resolve a lock anew."""
+    from tasks import lock as locks
+
+    return driven(run, name, "lock", locks.resolve(run.tree, name))
+
+
+def driven(run: "Run", name: str, step: str, making: Making) -> Came:
+    """Let something be made, and say how long it took."""
+    began = time.monotonic()
+    result = run.drive(name, step, making)
+    return [(name, result.timed(time.monotonic() - began))]
+
+
+def developer(run: "Run", name: str, make: Callable[[Path], Making]) -> Came:
+    """Do something to this project itself."""
+    return driven(run, "", name, make(run.tree))

@@ -1,0 +1,75 @@
+"""One setup of a provider at a time: a lock file, held while a step is made."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_resident import places
+from remote_resident.errors import ProviderError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A lock that is held."""
+
+    fd: int
+    """Given to the children of the step: the lock lasts until the last has ended."""
+    waited: bool
+    """Whether somebody else held it, so that what was found before may be no more."""
+
+
+@contextmanager
+def turn(path: Path, slug: str, say: Callable[[str], None]) -> Iterator[Turn]:
+    """Hold the lock file for the block; wait for it, and say for whom.
+
+    The wait ends by a signal like any other call. The file stays: what is locked is
+    the file, and a new one under the same name would be another lock. Raises
+    ProviderError (`locked`) where the file cannot be opened.
+    """
+    fd = _open(path)
+    try:
+        waited = not _free(fd)
+        if waited:
+            say(f"{slug}: waiting for {_holder(fd)} ({path})")
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        yield Turn(fd=fd, waited=waited)
+    finally:
+        # closed, not unlocked: a child that outlives this process still holds it
+        os.close(fd)
+
+
+def _open(path: Path) -> int:
+    places.ensure(path.parent)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as exc:
+        raise ProviderError(
+            f"{path}: {exc.strerror}, a lock file that uid {os.geteuid()} can write "
+            "wanted",
+            reason="locked",
+            next=f"ls -ld {path}",
+        ) from None
+
+
+def _free(fd: int) -> bool:
+    """Take the lock if nobody holds it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(fd: int) -> str:
+    written = os.pread(fd, 32, 0).strip()
+    if not written.isdigit():
+        return "another setup of it"
+    pid = int(written)
+    if Path(f"/proc/{pid}").exists():
+        return f"pid {pid}, which sets it up"
+    return f"what pid {pid} started, which set it up and is gone"
