@@ -2,14 +2,27 @@
 
 import os
 import re
-from dataclasses import replace
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from remote_resident.admission import Memory
+from remote_resident.admission import UNKNOWN, Holder, Memory, Readings
+from remote_resident.nvidia import device_count, driver_version, gpus
+
+__all__ = [
+    "device_count",
+    "driver_version",
+    "facts",
+    "gpus",
+    "holdings",
+    "meminfo",
+    "partial_table",
+    "readings",
+]
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-NVIDIA = PROC / "driver/nvidia"
 
 _KIB_PER_GIB = 2.0**20
 _GIB = 2.0**30
@@ -34,19 +47,11 @@ def facts(proc: Path = PROC, etc: Path = Path("/etc")) -> dict[str, object]:
     }
 
 
-def driver_version(root: Path = NVIDIA) -> str | None:
-    """Give the loaded NVIDIA driver's version, None where no driver is loaded."""
-    text = _text(root / "version") or ""
-    found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text)
-    return found.group(1) if found else None
-
-
-def device_count(root: Path = NVIDIA) -> int:
-    """Count the devices that the loaded driver has; 0 without a driver."""
-    try:
-        return sum(1 for _ in (root / "gpus").iterdir())
-    except OSError:
-        return 0
+def readings(proc: Path = PROC) -> Readings:
+    """Read what a decision needs: memory, devices, and whether the table is whole."""
+    return Readings(
+        meminfo(proc), gpus(proc / "driver/nvidia"), partial_table(proc) or False
+    )
 
 
 def meminfo(proc: Path = PROC, cgroups: Path = CGROUPS) -> Memory:
@@ -162,3 +167,249 @@ def _lowered(memory: Memory, version: int, directory: Path) -> Memory:
 
 def _lower(host: float | None, group: float | None) -> float | None:
     return None if host is None or group is None else min(host, group)
+
+
+# The process table
+
+_SLUG, _TREE, _INSTANCE = "--resident-slug", "--resident-tree", "--resident-instance"
+_MARK = _INSTANCE.encode()
+_FOREIGN = "_resident_worker.py"
+_FOREIGN_MARK = _FOREIGN.encode()
+_PYTHON = re.compile(r"python[\d.]*[a-z]?|pypy[\d.]*")
+_LAUNCHERS = frozenset(
+    "apptainer docker env nice nohup podman setsid singularity sudo timeout".split()
+)
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel's fixed number for the namespace that sees every process."""
+_SOCKET_GRAIN_S = 2.0
+"""How far a file's time and a process's start may be off each other."""
+
+
+def partial_table(proc: Path = PROC) -> str | None:
+    """Say why not every process can be seen here; None: the table is whole."""
+    try:
+        namespace = str((proc / "self/ns/pid").readlink())
+    except OSError as exc:
+        return f"the PID namespace cannot be read ({exc.strerror})"
+    if namespace != _FIRST_PID_NAMESPACE:
+        return f"this is the PID namespace {namespace}, not the machine's"
+    mounts = _text(proc / "self/mountinfo") or ""
+    hidden = re.search(r" - proc \S+ \S*hidepid=([^,\s]+)", mounts)
+    if hidden and hidden.group(1) not in ("0", "off") and os.geteuid() != 0:
+        return f"/proc is mounted with hidepid={hidden.group(1)}"
+    return None
+
+
+def holdings(proc: Path = PROC) -> list[Holder]:
+    """List the workers that are alive on this machine, one record per instance.
+
+    Found by the markers in their argv, or by a script `*_resident_worker.py` with
+    `--socket` run by a Python, which is a holder of unknown instance. Forks and the
+    container clients of an instance are one holder with it. `budget` is unknown here:
+    `remote_resident.room` reads it from the holder's own manifest.
+    """
+    found: dict[tuple[str, ...], _Claim] = {}
+    for pid, argv in _worker_argvs(proc):
+        claim = _claim(argv)
+        if claim is not None:
+            found.setdefault(claim.key, claim).pids.append(pid)
+    booted = _booted(proc) if found else None
+    holders = (_holder(proc, claim, booted) for claim in found.values())
+    return sorted(
+        (holder for holder in holders if holder is not None),
+        key=lambda holder: (holder.started or 0.0, holder.pids),
+    )
+
+
+def _worker_argvs(proc: Path) -> Iterator[tuple[int, list[str]]]:
+    # listdir, open and read without a Path each: this loop is the cost of a decision
+    base = os.fspath(proc)
+    for name in os.listdir(base):  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        try:
+            fd = os.open(f"{base}/{name}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            raw = os.read(fd, 1 << 16)
+            if _MARK in raw or _FOREIGN_MARK in raw:
+                while more := os.read(fd, 1 << 16):
+                    raw += more
+                yield int(name), os.fsdecode(raw).rstrip("\0").split("\0")
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+
+
+@dataclass(slots=True)
+class _Claim:
+    """What an argv says of the worker that it runs."""
+
+    slug: str
+    tree: str | None
+    instance: str | None
+    socket: str | None
+    device: str | None = None
+    manifest_dir: str | None = None
+    pids: list[int] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        if self.instance is not None:
+            return ("instance", self.instance)
+        return ("foreign", self.slug, self.socket or "")
+
+
+def _claim(argv: list[str]) -> _Claim | None:
+    own = _own_part(argv)
+    slug, tree, instance = (_value(own, flag) for flag in (_SLUG, _TREE, _INSTANCE))
+    if slug and tree and instance:
+        return _Claim(
+            slug=slug,
+            tree=tree,
+            instance=instance,
+            socket=_value(own, "--socket"),
+            device=_value(own, "--device"),
+            manifest_dir=_value(own, "--manifest-dir"),
+        )
+    return _foreign(argv)
+
+
+def _own_part(argv: list[str]) -> list[str]:
+    """Cut an argv to what is ours: behind a launcher, before the provider's own args."""
+    if _SLUG not in argv:
+        return []
+    own = argv[argv.index(_SLUG) :]
+    return own[: own.index("--")] if "--" in own else own
+
+
+def _foreign(argv: list[str]) -> _Claim | None:
+    """Tell a worker of another make from an editor or a search that names its file."""
+    runner = os.path.basename(argv[0])  # noqa: PTH119
+    if not _PYTHON.fullmatch(runner) and runner not in _LAUNCHERS:
+        return None
+    pythons = 0
+    for place, word in enumerate(argv):
+        name = word.rpartition("/")[2]
+        pythons += bool(_PYTHON.fullmatch(name))
+        if pythons and name.endswith(_FOREIGN) and not word.startswith("-"):
+            socket = _value(argv[place:], "--socket")
+            slug = name.removesuffix(_FOREIGN) or name
+            return _Claim(slug, None, None, socket) if socket else None
+    return None
+
+
+def _value(argv: list[str], flag: str) -> str | None:
+    """Give what follows a flag, as the next word or behind an equals sign."""
+    for place, word in enumerate(argv):
+        if word == flag:
+            return argv[place + 1] if place + 1 < len(argv) else None
+        if word.startswith(f"{flag}="):
+            return word[len(flag) + 1 :]
+    return None
+
+
+def _holder(proc: Path, claim: _Claim, booted: float | None) -> Holder | None:
+    ages = {pid: _started(proc, pid, booted) for pid in claim.pids}
+    living = [pid for pid, started in ages.items() if started is not None]
+    if not living:
+        return None
+    pids = tuple(sorted(living, key=lambda pid: (ages[pid] or 0.0, pid)))
+    started = ages[pids[0]] or None
+    resident = [_resident_gb(proc, pid) for pid in pids]
+    known = [one for one in resident if one is not None]
+    device = claim.device or _environ(proc, pids, "CUDA_VISIBLE_DEVICES")
+    return Holder(
+        slug=claim.slug,
+        tree=claim.tree,
+        instance=claim.instance,
+        pids=pids,
+        uid=_uid(proc, pids[0]),
+        device=device,
+        budget=UNKNOWN,
+        loading=_loading(claim, started),
+        # forks share their pages: the largest is what is surely held
+        resident_gb=max(known) if known else None,
+        started=started,
+        socket=claim.socket,
+        manifest_dir=claim.manifest_dir,
+    )
+
+
+def _loading(claim: _Claim, started: float | None) -> bool | None:
+    """Say whether the worker's socket does not accept yet; None: not to be seen.
+
+    A worker without a socket computes from start to end: it may take more all along.
+    """
+    if claim.socket is None:
+        return True
+    try:
+        found = os.stat(claim.socket)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISSOCK(found.st_mode):
+        return True
+    if started is not None and found.st_mtime > started + _SOCKET_GRAIN_S:
+        # bound by this worker, and a path that exists accepts
+        return False
+    return _refuses(claim.socket)
+
+
+def _refuses(path: str) -> bool | None:
+    """Knock: a socket that an earlier instance left behind does not answer."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as knocking:
+        knocking.setblocking(False)
+        try:
+            knocking.connect(path)
+        except BlockingIOError:
+            # its queue is full: somebody accepts
+            return False
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return None
+    return False
+
+
+def _booted(proc: Path) -> float | None:
+    found = re.search(r"^btime (\d+)$", _text(proc / "stat") or "", re.MULTILINE)
+    return float(found.group(1)) if found else None
+
+
+def _started(proc: Path, pid: int, booted: float | None) -> float | None:
+    """Give the start in seconds since the epoch; None: ended meanwhile, or a zombie."""
+    text = _text(proc / str(pid) / "stat")
+    if text is None:
+        return None
+    # the name may hold blanks and parentheses: only what follows the last is fields
+    fields = text[text.rfind(")") + 2 :].split()
+    if fields[0] in "ZX":
+        return None
+    return (booted or 0.0) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _uid(proc: Path, pid: int) -> int | None:
+    text = _text(proc / str(pid) / "status") or ""
+    found = re.search(r"^Uid:\s+(\d+)", text, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def _resident_gb(proc: Path, pid: int) -> float | None:
+    words = (_text(proc / str(pid) / "statm") or "").split()
+    if len(words) < 2:
+        return None
+    return int(words[1]) * os.sysconf("SC_PAGE_SIZE") / _GIB
+
+
+def _environ(proc: Path, pids: Sequence[int], name: str) -> str | None:
+    for pid in pids:
+        for word in (_text(proc / str(pid) / "environ") or "").split("\0"):
+            if word.startswith(f"{name}="):
+                return word[len(name) + 1 :]
+    return None
