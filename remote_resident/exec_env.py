@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
 
 CUBLAS_SWITCH = "TOOLUNIVERSE_RESIDENT_NO_CUBLAS_RELEASE"
-SLUG_VARIABLE = "TU_RESIDENT_SLUG"
-TREE_VARIABLE = "TU_RESIDENT_TREE"
-"""With INSTANCE_VARIABLE, the markers that every descendant of a worker carries."""
 DEVICE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 WORKER_SIDE = Path(__file__).parent / "worker_side"
@@ -234,9 +231,12 @@ def from_manifest(
     Raises ExecEnvironmentError where an interpreter is declared and not there
     (`python_unset`, `python_missing`), or an image file is not (`image_missing`).
     """
-    common = {"slug": manifest.slug, "tree": manifest.tree, "gpu": manifest.gpu_policy}
+    slug, tree, gpu = manifest.slug, manifest.tree, manifest.gpu_policy
     if manifest.env_kind == "venv":
-        return ExecEnvironment(kind="venv", python=_interpreter(manifest), **common)
+        python = _interpreter(manifest)
+        return ExecEnvironment(
+            kind="venv", python=python, slug=slug, tree=tree, gpu=gpu
+        )
     sif = manifest.resolve(manifest.env_sif) if manifest.env_sif else None
     if sif is not None and not sif.exists():
         raise ExecEnvironmentError(
@@ -246,11 +246,13 @@ def from_manifest(
         )
     bare = ExecEnvironment(
         kind=manifest.env_kind,
+        slug=slug,
+        tree=tree,
+        gpu=gpu,
         image=manifest.env_image,
         sif=sif,
         container_python=manifest.env_container_python,
         network=manifest.env_network,
-        **common,
     )
     return _with_binds(bare, manifest, extra_binds)
 

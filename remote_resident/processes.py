@@ -17,6 +17,9 @@ from pathlib import Path
 
 INSTANCE_VARIABLE = "TU_RESIDENT_INSTANCE"
 """Name of the variable that all descendants of a worker carry."""
+SLUG_VARIABLE = "TU_RESIDENT_SLUG"
+TREE_VARIABLE = "TU_RESIDENT_TREE"
+"""Whose worker it is, in the environment of all its descendants."""
 CONTAINER_LABEL = "tu-remote.instance"
 """Label that a container of an instance carries."""
 
@@ -47,6 +50,78 @@ def process_table() -> dict[int, Process]:
     names = os.listdir("/proc")  # noqa: PTH208
     rows = (_read(int(name), uid) for name in names if name.isdigit())
     return {row.pid: row for row in rows if row is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """What the process table shows of one start of a worker."""
+
+    instance: str
+    leader: Process | None
+    """The worker, or the client of its container; None: only what it left behind."""
+    marks: dict[str, str]
+    """Its argv's options without the dashes; empty without a leader."""
+
+
+def instances(slug: str, tree: str) -> list[Instance]:
+    """List the instances of a provider of a tree that have a living process."""
+    found: dict[str, list[Process]] = {}
+    for process in process_table().values():
+        if process.instance is not None and process.state not in "ZX":
+            found.setdefault(process.instance, []).append(process)
+    return [
+        seen
+        for instance, of_it in found.items()
+        if (seen := _instance(instance, of_it, (slug, tree))) is not None
+    ]
+
+
+def marks(pid: int) -> dict[str, str]:
+    """Read the options of a worker's argv: resident-slug, socket, inputs, ...
+
+    Empty where the process is gone or is no worker.
+    """
+    try:
+        words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+    except OSError:
+        return {}
+    if "--resident-instance" not in words:
+        return {}
+    # what follows a bare -- is the provider's own
+    last = len(words)
+    with contextlib.suppress(ValueError):
+        last = words.index("--", words.index("--resident-instance"))
+    words = words[:last]
+    pairs = zip(words, words[1:], strict=False)  # noqa: RUF007 - costs an import
+    return {name[2:]: value for name, value in pairs if name.startswith("--")}
+
+
+def _instance(
+    instance: str, of_it: list[Process], wanted: tuple[str, str]
+) -> Instance | None:
+    # forks of a worker have its argv: the oldest is the worker itself
+    for process in sorted(of_it, key=lambda p: (p.started, p.pid)):
+        options = marks(process.pid)
+        if options.get("resident-instance") == instance:
+            same = (options.get("resident-slug"), options.get("resident-tree"))
+            if same != wanted:
+                return None
+            return Instance(instance=instance, leader=process, marks=options)
+    if not any(_descends_from(process.pid, wanted) for process in of_it):
+        return None
+    return Instance(instance=instance, leader=None, marks={})
+
+
+def _descends_from(pid: int, wanted: tuple[str, str]) -> bool:
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    names = (SLUG_VARIABLE, TREE_VARIABLE)
+    return all(
+        os.fsencode(f"{name}={value}") in environ
+        for name, value in zip(names, wanted, strict=True)
+    )
 
 
 def members(instance: str) -> list[int]:

@@ -1,0 +1,224 @@
+"""The asking half of a worker's socket: one line out, events and one reply back."""
+
+import contextlib
+import os
+import select
+import socket
+import stat
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from remote_resident.errors import WorkerRequestError
+from remote_resident.worker_side import protocol
+
+Message = dict[str, Any]
+OnEvent = Callable[[Message], None]
+
+
+class Gone(Exception):
+    """Nobody answers: the socket refuses, or the connection ended; `partial` bytes of
+    a message had arrived."""
+
+    def __init__(self, text: str, partial: int = 0) -> None:
+        super().__init__(text)
+        self.partial = partial
+
+
+class Silent(Exception):
+    """Somebody accepted and does not answer in time; `pid` is the kernel's word."""
+
+    def __init__(self, text: str, pid: int | None) -> None:
+        super().__init__(text)
+        self.pid = pid
+
+
+@dataclass(slots=True)
+class Channel:
+    """One connection, which carries one request at a time."""
+
+    path: Path
+    sock: socket.socket
+    peer: int | None
+    """The worker's pid as the kernel knows it; None: not visible from here."""
+    buf: bytearray = field(default_factory=bytearray)
+
+    def send(self, payload: Mapping[str, Any], timeout_s: float) -> None:
+        """Send one request; raises Gone, or TimeoutError where it is not taken."""
+        self.sock.settimeout(max(0.001, timeout_s))
+        try:
+            protocol.send_line(self.sock, dict(payload))
+        except TimeoutError:
+            raise
+        except OSError as exc:
+            raise Gone(f"{self.path}: {exc.strerror}") from exc
+
+    def next(self, timeout_s: float) -> Message | None:
+        """Give the next line, None where none has begun after `timeout_s`.
+
+        Raises Gone, ProtocolError, and TimeoutError where a line stops half way: the
+        connection is of no use then.
+        """
+        # what arrived behind the last line does not make the socket readable
+        if not self.buf and not self._readable(timeout_s):
+            return None
+        self.sock.settimeout(max(0.001, timeout_s))
+        try:
+            message: Message | None = protocol.recv_line(self.sock, self.buf)
+        except TimeoutError:
+            raise
+        except OSError as exc:
+            raise Gone(f"{self.path}: {exc.strerror}", len(self.buf)) from exc
+        if message is None:
+            raise Gone(f"{self.path}: closed by the worker")
+        return message
+
+    def _readable(self, timeout_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(max(0.0, timeout_s) * 1000))
+
+    def at_rest(self) -> bool:
+        """Say whether the connection is open with nothing in it, as between requests."""
+        return not self.buf and self.sock.fileno() >= 0 and not self._readable(0)
+
+    def close(self) -> None:
+        """Close the connection; a queued request leaves the queue by that."""
+        self.sock.close()
+
+
+def connect(path: Path, timeout_s: float = 5.0) -> Channel:
+    """Connect to a worker of this user.
+
+    Raises Gone where nobody accepts, Silent where the queue of connections is full,
+    WorkerRequestError (`socket_path`) where it is somebody else's.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(str(path))
+        peer, uid = _peer(sock)
+    except (TimeoutError, BlockingIOError) as exc:
+        sock.close()
+        raise Silent(f"{path}: accepts no connection in {timeout_s} s", None) from exc
+    except OSError as exc:
+        sock.close()
+        raise Gone(f"{path}: {exc.strerror or exc}") from exc
+    if uid != os.geteuid():
+        sock.close()
+        raise WorkerRequestError(
+            f"{path}: answered by uid {uid}, a worker of uid {os.geteuid()} wanted",
+            reason="socket_path",
+        )
+    return Channel(path, sock, peer or None)
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid, uid, _ = struct.unpack("3i", raw)
+    return pid, uid
+
+
+def ask(path: Path, op: str, timeout_s: float) -> tuple[Message, int | None]:
+    """Ask one reserved question on a connection of its own; the reply and the pid.
+
+    Raises Gone, Silent, ProtocolError, WorkerRequestError.
+    """
+    deadline = time.monotonic() + timeout_s
+    channel = connect(path, timeout_s)
+    try:
+        channel.send({"op": op}, timeout_s)
+        message = channel.next(deadline - time.monotonic())
+    except TimeoutError:
+        message = None
+    finally:
+        channel.close()
+    if message is None:
+        raise Silent(f"{path}: no answer to {op} in {timeout_s} s", channel.peer)
+    return message, channel.peer
+
+
+def refuse_unsafe(path: Path) -> None:
+    """Raise WorkerRequestError (`socket_path`) where the path is not a socket's to take.
+
+    A stale socket is: the worker renames its own over it.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        mine = found.st_uid == os.geteuid()
+        if stat.S_ISSOCK(found.st_mode) and mine:
+            return
+        kind = "symlink" if stat.S_ISLNK(found.st_mode) else "file"
+        kind = "socket" if stat.S_ISSOCK(found.st_mode) else kind
+        raise WorkerRequestError(
+            f"{path}: a {kind} of uid {found.st_uid} found, "
+            f"nothing or a socket of uid {os.geteuid()} wanted",
+            reason="socket_path",
+        )
+
+
+@dataclass(slots=True)
+class Asked:
+    """What is known of one request while it is away."""
+
+    due: float
+    """Monotonic time at which the caller stops waiting."""
+    patience_s: float
+    """How long the worker may show no progress."""
+    position: int | None = None
+    started: float | None = None
+    """Monotonic time at which its prediction began; None: not begun."""
+    looked: float = field(default_factory=time.monotonic)
+    """When progress was last seen."""
+
+    def left(self) -> float:
+        """Give the seconds until the caller stops waiting."""
+        return self.due - time.monotonic()
+
+    def patience_left(self) -> float:
+        """Give the seconds until the worker counts as stuck."""
+        return self.looked + self.patience_s - time.monotonic()
+
+    def wait_s(self) -> float:
+        """Give the seconds until either is over."""
+        return min(self.left(), self.patience_left())
+
+    def note(self, event: Message) -> None:
+        """Take in an event."""
+        self.looked = time.monotonic()
+        if event.get("event") == "queued":
+            self.position = event.get("position")
+        elif event.get("event") == "started":
+            self.started = self.looked
+
+
+class Stuck(Exception):
+    """The worker shows no progress for longer than it may."""
+
+
+def converse(
+    channel: Channel, payload: Message, asked: Asked, on_event: OnEvent | None
+) -> Message:
+    """Send a request and wait for its reply.
+
+    Raises TimeoutError (the caller's time is over), Stuck (the worker's is), Gone,
+    ProtocolError.
+    """
+    try:
+        channel.send(payload, asked.wait_s())
+        while True:
+            message = channel.next(asked.wait_s())
+            if message is None:
+                raise TimeoutError
+            if "event" not in message:
+                return message
+            asked.note(message)
+            if on_event is not None:
+                on_event(message)
+    except TimeoutError:
+        if asked.left() > 0:
+            raise Stuck from None
+        raise

@@ -1,0 +1,326 @@
+"""One child that holds a model: its pipes, its log, its start and how it ended."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from remote_resident import places
+
+LOG_LIMIT_BYTES = 10 * 2**20
+LOGS_KEPT = 3
+_READY_LINE_BYTES = 4096
+_LOOK_S = 0.02
+
+_HINTS = {
+    0: "left by itself",
+    1: "an exception ended it",
+    2: "its command line was refused",
+    3: "the kit refused",
+    126: "its program cannot be run",
+    127: "its program was not found",
+}
+_SIGNAL_HINTS = {
+    signal.SIGKILL: "often the out-of-memory killer",
+    signal.SIGABRT: "a library gave up",
+    signal.SIGSEGV: "a crash in compiled code",
+    signal.SIGBUS: "a file that it had mapped was cut short, or memory failed",
+    signal.SIGILL: "compiled for another processor",
+    signal.SIGTERM: "somebody ended it",
+}
+
+# A fork of this process would hold the lifelines open after its owner is gone, and the
+# locks: each is closed in the child. What is executed never inherits them.
+_PRIVATE_FDS: set[int] = set()
+
+
+def _close_private() -> None:
+    for fd in _PRIVATE_FDS:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _PRIVATE_FDS.clear()
+
+
+os.register_at_fork(after_in_child=_close_private)
+
+
+def keep_private(fd: int) -> int:
+    """Close a descriptor in every later fork of this process."""
+    _PRIVATE_FDS.add(fd)
+    return fd
+
+
+def close_private(fd: int) -> None:
+    """Close what `keep_private` was told of; once, also in a fork."""
+    if fd in _PRIVATE_FDS:
+        _PRIVATE_FDS.discard(fd)
+        os.close(fd)
+
+
+def exit_hint(returncode: int | None) -> str:
+    """Say what an exit status means; None: another process's child, not known."""
+    if returncode is None:
+        return "exit status not known to this process"
+    number = -returncode if returncode < 0 else returncode - 128
+    if returncode < 0 or 128 < returncode <= 128 + signal.SIGRTMAX:
+        with contextlib.suppress(ValueError):
+            named = signal.Signals(number)
+            hint = _SIGNAL_HINTS.get(named)
+            return f"exit status {returncode}: {named.name}" + (
+                f", {hint}" if hint else ""
+            )
+    hint = _HINTS.get(returncode)
+    return f"exit status {returncode}" + (f": {hint}" if hint else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A worker's log: appended to by the worker itself, at most three files kept."""
+
+    path: Path
+
+    def open(self) -> BinaryIO:
+        """Open for appending, made for its owner alone."""
+        places.ensure(self.path.parent)
+        self.rotate()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        return os.fdopen(os.open(self.path, flags, 0o600), "ab", buffering=0)
+
+    def size(self) -> int:
+        """Give its length in bytes, 0 where there is none."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def rotate(self) -> None:
+        """Move a log over the limit aside; a worker that is writing writes on."""
+        if self.size() <= LOG_LIMIT_BYTES:
+            return
+        import shutil
+        from itertools import pairwise
+
+        with contextlib.suppress(OSError):
+            older = [Path(f"{self.path}.{n}") for n in range(LOGS_KEPT - 1, 0, -1)]
+            for target, source in pairwise(older):
+                if source.exists():
+                    source.replace(target)
+            # copied and cut, not renamed: the worker's descriptor follows the file
+            shutil.copyfile(self.path, older[-1])
+            older[-1].chmod(0o600)
+            os.truncate(self.path, 0)
+
+    def tail(self, since: int = 0, lines: int = 20) -> list[str]:
+        """Read the last lines written after the byte `since`."""
+        try:
+            with self.path.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                since = since if since <= end else 0
+                file.seek(max(since, end - 65536))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return []
+        return text.splitlines()[-lines:]
+
+
+@dataclass(slots=True)
+class Pipes:
+    """The lifeline and the ready pipe of a start; a container inherits neither.
+
+    Its standard input is the lifeline there, and the socket's appearance says ready.
+    """
+
+    contained: bool
+    lifeline_read: int = -1
+    lifeline_write: int = -1
+    ready_read: int = -1
+    ready_write: int = -1
+
+    @classmethod
+    def open(cls, *, lifeline: bool, ready: bool, contained: bool) -> "Pipes":
+        """Open what is asked for; all of it closes on exec unless passed on."""
+        pipes = cls(contained)
+        if lifeline:
+            pipes.lifeline_read, pipes.lifeline_write = os.pipe()
+            keep_private(pipes.lifeline_write)
+        if ready and not contained:
+            pipes.ready_read, pipes.ready_write = os.pipe()
+        return pipes
+
+    def args(self) -> list[str]:
+        """Give the worker's arguments that name the descriptors."""
+        args = []
+        if self.lifeline_read >= 0:
+            args += [
+                "--lifeline-fd",
+                "0" if self.contained else f"{self.lifeline_read}",
+            ]
+        if self.ready_write >= 0:
+            args += ["--ready-fd", f"{self.ready_write}"]
+        return args
+
+    def stdin(self) -> int:
+        """Give what the child's standard input is."""
+        lifeline = self.contained and self.lifeline_read >= 0
+        return self.lifeline_read if lifeline else subprocess.DEVNULL
+
+    def passed(self) -> list[int]:
+        """List the descriptors that the child inherits under their own numbers."""
+        if self.contained:
+            return []
+        return [fd for fd in (self.lifeline_read, self.ready_write) if fd >= 0]
+
+    def close_theirs(self) -> None:
+        """Close the child's ends, so that our reads see the end of file."""
+        for name in ("lifeline_read", "ready_write"):
+            self._close(name)
+
+    def close(self) -> None:
+        """Close all that is open."""
+        self.close_theirs()
+        self._close("ready_read")
+        if self.lifeline_write >= 0:
+            close_private(self.lifeline_write)
+            self.lifeline_write = -1
+
+    def _close(self, name: str) -> None:
+        fd = getattr(self, name)
+        if fd >= 0:
+            os.close(fd)
+            setattr(self, name, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What waiting for a start came to."""
+
+    kind: str
+    """ready, ended or timeout."""
+    load_s: float | None = None
+    """What the worker says its load took; None: not said."""
+    returncode: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """A process that was started here."""
+
+    process: "subprocess.Popen[bytes]"
+    pidfd: int
+    pipes: Pipes
+    log: Log
+    log_start: int
+    """Length of the log when this child began to write."""
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def pid(self) -> int:
+        """Give the pid, which is also its session's id."""
+        return self.process.pid
+
+    def wait_ready(self, timeout_s: float, socket_path: Path) -> Outcome:
+        """Wait for the ready line, the process's end, or the time, whichever is first."""
+        deadline = self.began + timeout_s
+        said = self._ready_line(deadline)
+        while said is None and time.monotonic() < deadline:
+            # no pipe, or the model closed it: a socket that exists accepts
+            if socket_path.is_socket():
+                said = {}
+            elif self.wait_end(_LOOK_S):
+                break
+        if said is not None:
+            return Outcome(kind="ready", load_s=said.get("load_s"))
+        if self.wait_end(0):
+            return Outcome(kind="ended", returncode=self.process.returncode)
+        return Outcome(kind="timeout")
+
+    def _ready_line(self, deadline: float) -> dict[str, float] | None:
+        """Read the ready line; None: there is no pipe, it closed, or time is up."""
+        fd = self.pipes.ready_read
+        if fd < 0:
+            return None
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        # the pipe may be held open by what a dead worker left behind
+        poll.register(self.pidfd, select.POLLIN)
+        got = b""
+        while not got.endswith(b"\n") and len(got) < _READY_LINE_BYTES:
+            left = deadline - time.monotonic()
+            ready = {at for at, _ in poll.poll(max(0, left) * 1000)}
+            more = os.read(fd, _READY_LINE_BYTES) if fd in ready else b""
+            if not more:
+                return None
+            got += more
+        return _parsed(got)
+
+    def wait_end(self, timeout_s: float) -> bool:
+        """Wait for the end of the process; True once it has ended and is reaped."""
+        if self.process.returncode is None:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            if poll.poll(max(0, timeout_s) * 1000):
+                self.process.wait()
+        return self.process.returncode is not None
+
+    def close(self) -> None:
+        """Close our ends: the lifeline tells the worker that its owner is gone."""
+        self.pipes.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def __del__(self) -> None:
+        """Let go of a worker that nobody asks any more: it notices by the lifeline."""
+        self.close()
+        if self.process.poll() is None:
+            _LEFT.append(self.process)
+
+
+_LEFT: list["subprocess.Popen[bytes]"] = []
+"""Children that run on without an object here: reaped at the next start."""
+
+
+def spawn(
+    argv: Sequence[str], env: Mapping[str, str], pipes: Pipes, log: Log, **standard: int
+) -> Child:
+    """Start a child in a session of its own, its output appended to the log.
+
+    `standard` may name other descriptors for `stdin` and `stdout`. Raises OSError where
+    the program cannot be executed; the pipes are then closed.
+    """
+    _LEFT[:] = [left for left in _LEFT if left.poll() is None]
+    start = log.size()
+    try:
+        with log.open() as out:
+            start = min(start, log.size())
+            process = subprocess.Popen(
+                list(argv),
+                env=dict(env),
+                stdin=standard.get("stdin", pipes.stdin()),
+                stdout=standard.get("stdout", out.fileno()),
+                stderr=out.fileno(),
+                pass_fds=pipes.passed(),
+                start_new_session=True,
+            )
+        # not reaped by anybody but us: the pid is still this process
+        pidfd = os.pidfd_open(process.pid)
+    except BaseException:
+        pipes.close()
+        raise
+    pipes.close_theirs()
+    return Child(process=process, pidfd=pidfd, pipes=pipes, log=log, log_start=start)
+
+
+def _parsed(line: bytes) -> dict[str, float] | None:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
