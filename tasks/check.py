@@ -70,7 +70,7 @@ def check(
     providers = _providers(tree, names)
     claims = _claims(tree, providers, names)
     return [
-        _guarded(slug, lambda p=provider: _check(p, claims, machine=machine, deep=deep))
+        _guarded(slug, partial(_check, provider, claims, machine=machine, deep=deep))
         for slug, provider in providers.items()
     ]
 
