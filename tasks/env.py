@@ -19,7 +19,6 @@ from tasks.step import Making, StepResult, failed, refused
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
-
     from tasks.child import Ended
     from tasks.lock import Lock
 
@@ -72,7 +71,11 @@ def make(provider: "ProviderManifest") -> Making:
         places.ensure(directory.parent)
     except ProviderError as exc:
         return refused(STEP, [_problem(exc.reason, str(exc), exc.next)])
-    with (directory.parent / f".{directory.name}.lock").open("a+") as file:
+    # inherited: pip goes on when this process is killed, and is then waited for
+    with (
+        (directory.parent / f".{directory.name}.lock").open("a+") as file,
+        child.inheriting(file.fileno()),
+    ):
         yield from _hold(file)
         if _complete(pins, python, provider.slug):
             return StepResult(STEP, "present", detail=str(python))
@@ -293,7 +296,7 @@ def _run(
 
 def _how(ended: "Ended") -> str:
     if ended.timed_out:
-        return f"no end within {ended.seconds:.0f} s"
+        return f"no end within {ended.seconds} s"
     return f"exit {ended.returncode}"
 
 

@@ -16,7 +16,6 @@ from tasks.step import Making, StepResult, failed, refused
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
-
     from tasks.lock import Lock, Pin
 
 STEP = "environment"
@@ -68,9 +67,10 @@ def make(provider: "ProviderManifest") -> Making:
 
 
 def lock_path(provider: "ProviderManifest") -> Path:
-    """Name the provider's lock file, which need not be there."""
-    declared = provider.tree / "locks" / f"{provider.env_lock}.lock"
-    return provider.lock_path() or declared
+    """Name the lock file of a provider that declares one; it need not be there."""
+    path = provider.lock_path()
+    assert path is not None
+    return path
 
 
 def read_lock(
@@ -204,7 +204,7 @@ def compare(pins: "Lock", python: Path, slug: str) -> list[Problem]:
         return found
     asked = _ask_installed(python)
     if isinstance(asked, str):
-        return [probe_problem(STEP, slug, str(python), asked, "python_missing")]
+        return [probe_problem(STEP, str(python), asked, "python_missing")]
     return list(_differences(wanted, {**installed, **asked}, slug, where))
 
 
@@ -320,15 +320,13 @@ def ask(argv: list[str], *, limit_s: float = PROBE_LIMIT_S) -> list[str] | str:
     from tasks import child
 
     lines: list[str] = []
-    running = child.run(argv, env=dict(os.environ), timeout_s=limit_s)
+    running = child.run(argv, env=os.environ, timeout_s=limit_s)
     while True:
         try:
             lines.append(next(running))
         except StopIteration as stop:
-            ended = stop.value
+            ended: child.Ended = stop.value
             break
-        except OSError as exc:
-            return f"not started ({exc.strerror})"
     if ended.timed_out:
         return f"no answer in {limit_s:g} s"
     if ended.returncode != 0:
@@ -337,7 +335,7 @@ def ask(argv: list[str], *, limit_s: float = PROBE_LIMIT_S) -> list[str] | str:
     return lines
 
 
-def probe_problem(step: str, slug: str, what: str, found: str, reason: str) -> Problem:
+def probe_problem(step: str, what: str, found: str, reason: str) -> Problem:
     """Build the problem of a probe of which `ask` said `found`.
 
     `reason` is for one that ended by itself; no answer in time is `probe_timeout`.
@@ -346,7 +344,7 @@ def probe_problem(step: str, slug: str, what: str, found: str, reason: str) -> P
     return Problem(
         step=step,
         reason="probe_timeout" if late else reason,
-        text=f"{slug}: {what}: {found} found, an answer wanted",
+        text=f"{what}: {found} found, an answer wanted",
         path=what,
     )
 
@@ -384,10 +382,10 @@ def _docker_problems(provider: "ProviderManifest", program: str) -> list[Problem
     answer = ask([*inspect, image])
     if not isinstance(answer, str):
         return []
-    if answer.startswith(("no answer", "not started")):
+    if answer.startswith(("no answer", "exit 126", "exit 127")):
         command = f"{program} image inspect"
         reason = "container_missing"
-        return [probe_problem(STEP, provider.slug, command, answer, reason)]
+        return [probe_problem(STEP, command, answer, reason)]
     pull = f"{program} pull {image}"
     other = ask([*inspect, bare]) if digest else answer
     if isinstance(other, str):

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from remote_resident.errors import Problem
@@ -24,6 +25,7 @@ _CLAUSE = r"(?:~=|==|!=|<=|>=|<|>)\s*[0-9][0-9A-Za-z.*+!]*"
 _SPECIFIER = re.compile(rf"{_CLAUSE}(?:\s*,\s*{_CLAUSE})*")
 _REQUIRES = re.compile(r"#\s*requires-python:\s*(.*?)\s*")
 _PLATFORMS = re.compile(r"#\s*platforms:\s*(.*?)\s*")
+_BYTES = re.compile(r"#\s*installed-bytes:\s*(\d+)\s*")
 _NO_DEPENDENCIES = "# without dependencies"
 _RESOLVE_LIMIT_S = 600.0
 _PIP_CONFIG_LIMIT_S = 15.0
@@ -53,6 +55,8 @@ class Lock:
     requires_python: str | None
     platforms: tuple[str, ...]
     """`linux-x86_64` and so on; empty: not said."""
+    installed_bytes: int | None
+    """What the environment takes on disk; None: not said."""
     recipe: tuple[str, ...]
     """The commands, verbatim, without the comment signs."""
     header: str
@@ -84,6 +88,7 @@ def problems(path: Path) -> list[Problem]:
         return [_problem(path, None, "lock_invalid", text)]
 
 
+@lru_cache(maxsize=64)
 def parse_bytes(path: Path, data: bytes) -> Lock:
     """Parse a lock's bytes as if they stood at `path`."""
     name = path.name.removesuffix(".lock")
@@ -109,6 +114,7 @@ def parse_bytes(path: Path, data: bytes) -> Lock:
         pins=pins,
         requires_python=requires,
         platforms=tuple((_field(header, _PLATFORMS) or "").replace(",", " ").split()),
+        installed_bytes=int(_field(header, _BYTES) or 0) or None,
         recipe=recipe,
         header="".join(f"{line}\n" for line in header),
         digest=hashlib.sha256(data).hexdigest(),

@@ -3,14 +3,16 @@
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import admission, machine, places
+from remote_resident import admission, exec_env, machine, places
 from remote_resident.admission import Memory
-from remote_resident.errors import Problem, ProviderError
+from remote_resident.errors import ExecEnvironmentError, Problem, ProviderError
 from tasks import environment
 from tasks.step import Making, StepResult, refused
 
@@ -20,7 +22,20 @@ if TYPE_CHECKING:
     from tasks.lock import Lock
 
 STEP = "preflight"
+_PLAIN_CLAUSE = re.compile(r"\s*(>=|<)\s*(\d+(?:\.\d+)*)\s*")
+_PLAIN_VERSION = re.compile(r"\d+(?:\.\d+)*")
 _ASK_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
+
+
+@cache
+def _gpus() -> "Sequence[Gpu]":
+    """Ask once per process: what is looked at here does not change."""
+    return machine.gpus()
+
+
+def _in_container() -> bool:
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    return any(mark.exists() for mark in marks) or "APPTAINER_NAME" in os.environ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +49,16 @@ class Host:
     """None: no driver is loaded."""
     devices: int = field(default_factory=machine.device_count)
     memory: Memory = field(default_factory=machine.meminfo)
-    gpus: "Callable[[], Sequence[Gpu]]" = field(default_factory=lambda: machine.gpus)
-    """Starts a program: asked only of a provider that uses a device that is there."""
-    which: Callable[[str], str | None] = shutil.which
+    gpus: "Callable[[], Sequence[Gpu]]" = field(default_factory=lambda: _gpus)
+    """Starts a program: called only for a provider that may use a device."""
+    contained: bool = field(default_factory=_in_container)
+    """Whether this process runs in a container."""
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
+
+    @property
+    def device_here(self) -> bool:
+        """Say whether there is a device, asking a program only where /proc has none."""
+        return self.devices > 0 or len(self.gpus()) > 0
 
 
 def problems(provider: "ProviderManifest", host: Host | None = None) -> list[Problem]:
@@ -51,7 +72,7 @@ def problems(provider: "ProviderManifest", host: Host | None = None) -> list[Pro
         *_programs(provider, host),
         *_device(provider, host),
         *_capacity(provider, host),
-        *_disk(provider, host),
+        *_disk(provider, pins, host),
         *_socket(provider),
         *_names(provider, host),
     ]
@@ -116,26 +137,14 @@ def _interpreter(
     yield from found
     if python is None or pins is None or pins.requires_python is None:
         return
-    version = _version(python)
-    if version is None:
-        asked = environment.ask([str(python), "-I", "-c", _ASK_VERSION])
-        if isinstance(asked, str) or not asked:
-            said = asked if isinstance(asked, str) else "no answer"
-            yield environment.probe_problem(
-                STEP, provider.slug, str(python), said, "python_missing"
-            )
-            return
-        version = asked[-1].strip()
-    from packaging.specifiers import SpecifierSet
-
-    if not SpecifierSet(pins.requires_python).contains(version, prereleases=True):
-        text = (
-            f"{provider.slug}: {python}: Python {version} found, "
-            f"{pins.requires_python} wanted by locks/{pins.name}.lock"
-        )
+    version = _version(python, pins.requires_python)
+    if isinstance(version, Problem):
+        yield version
+    elif not _satisfies(version, pins.requires_python):
         yield _problem(
             "python_version",
-            text,
+            f"{provider.slug}: {python}: Python {version} found, "
+            f"{pins.requires_python} wanted by locks/{pins.name}.lock",
             path=str(python),
             found=version,
             wanted=pins.requires_python,
@@ -143,72 +152,119 @@ def _interpreter(
         )
 
 
-def _version(python: Path) -> str | None:
-    """Read the version that a venv states; None: it has to be asked."""
+def _version(python: Path, requires: str) -> str | Problem:
+    """Give the version that a venv or a file's name states; else ask for it.
+
+    A stated X.Y is enough where the lock does not ask for more than that.
+    """
     settings = environment.venv_settings(python)
-    stated = settings.get("version") or settings.get("version_info")
-    found = re.match(r"\d+\.\d+\.\d+", stated or "")
-    return found[0] if found else None
+    stated = settings.get("version") or settings.get("version_info") or ""
+    found = re.match(r"\d+\.\d+(?:\.\d+)?", stated)
+    found = found or re.search(r"(?<=python)\d+\.\d+$", str(python.resolve()))
+    if found and (found[0].count(".") > 1 or not re.search(r"\.\d+\.\d", requires)):
+        return found[0]
+    asked = environment.ask([str(python), "-I", "-c", _ASK_VERSION])
+    if isinstance(asked, str):
+        return environment.probe_problem(STEP, str(python), asked, "python_missing")
+    return asked[-1].strip() if asked else "unknown"
+
+
+def _satisfies(version: str, requires: str) -> bool:
+    clauses = [_PLAIN_CLAUSE.fullmatch(part) for part in requires.split(",")]
+    plain = [clause for clause in clauses if clause]
+    if len(plain) == len(clauses) and _PLAIN_VERSION.fullmatch(version):
+        # the usual lower and upper bound, without an import that costs more than all else
+        here = _parts(version)
+        return all((here >= _parts(c[2])) == (c[1] == ">=") for c in plain)
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return SpecifierSet(requires).contains(version, prereleases=True)
+    except InvalidSpecifier:
+        return False
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """Give a version's numbers, without zeros at the end: 3.11.0 is 3.11."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
 
 
 def _programs(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
-    for names, reason in _needed_programs(provider):
-        if not any(host.which(name) for name in names):
-            listed = " or ".join(names)
-            text = f"{provider.slug}: not on PATH: {listed} wanted"
-            yield _problem(reason, text, name=names[0], wanted=listed)
-
-
-def _needed_programs(
-    provider: "ProviderManifest",
-) -> Iterator[tuple[tuple[str, ...], str]]:
+    path = host.environ.get("PATH")
     if provider.env_kind == "docker":
-        yield ("docker", "podman"), "container_missing"
-    if provider.env_kind == "apptainer":
-        yield ("apptainer",), "container_missing"
-    if provider.kit_name is not None:
-        yield ("git",), "git_missing"
+        try:
+            exec_env.container_program(host.environ, provider.slug)
+        except ExecEnvironmentError as exc:
+            yield _problem(exc.reason, str(exc), next=exc.next)
+    if provider.env_kind == "apptainer" and not shutil.which("apptainer", path=path):
+        text = f"{provider.slug}: no apptainer on PATH found, one wanted"
+        yield _problem("container_missing", text, name="apptainer")
+    if _kit_is_missing(provider) and not shutil.which("git", path=path):
+        text = (
+            f"{provider.slug}: no git on PATH found, one wanted to fetch "
+            f"the kit {provider.kit_name}"
+        )
+        yield _problem("git_missing", text, name="git")
+
+
+def _kit_is_missing(provider: "ProviderManifest") -> bool:
+    path = provider.kit_file()
+    if path is None:
+        return False
+    try:
+        declared = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # named by another step; without a commit no checkout is the right one
+        return True
+    return not places.kit_dir(str(declared.get("commit"))).is_dir()
 
 
 def _device(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
     if provider.gpu_policy == "none":
         return
-    slug = provider.slug
-    if provider.gpu_policy == "required" and not host.devices:
-        driver = host.driver or "none"
-        text = f"{slug}: no GPU found (driver {driver}), 1 wanted by gpu.policy"
-        yield _problem("no_gpu", text, found=0, wanted=1)
-    if host.driver is None or not host.devices:
+    yield from _isolation(provider, host)
+    if not host.device_here:
+        if provider.gpu_policy == "required":
+            driver = f"driver {host.driver}" if host.driver else "no NVIDIA driver"
+            text = f"{provider.slug}: 0 GPUs ({driver}) found, 1 wanted"
+            yield _problem("no_gpu", text, found=0, wanted=1)
         return
+    yield from _late_probes(provider, host)
+    loaded = host.driver or next((gpu.driver for gpu in host.gpus()), None)
     wanted = provider.gpu_driver_min
-    if wanted is not None and _parts(host.driver) < _parts(wanted):
+    if wanted is not None and loaded and _parts(loaded) < _parts(wanted):
         text = (
-            f"{slug}: driver {host.driver} found, {wanted} or newer wanted: "
+            f"{provider.slug}: driver {loaded} found, {wanted} or newer wanted: "
             f"{provider.gpu_driver_min_reason}"
         )
-        yield _problem("driver_too_old", text, found=host.driver, wanted=wanted)
-    yield from _isolation(provider, host)
+        yield _problem("driver_too_old", text, found=loaded, wanted=wanted)
+
+
+def _late_probes(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
+    reasons = (why for gpu in host.gpus() for why in gpu.unknown.values())
+    for why in dict.fromkeys(why for why in reasons if "no answer" in why):
+        text = f"{provider.slug}: {why} found, an answer wanted"
+        yield _problem("probe_timeout", text, next="nvidia-smi")
 
 
 def _isolation(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
     claim = provider.gpu_isolation
-    if claim == "container" and provider.env_kind == "venv":
-        found = "an environment of kind venv"
+    if claim == "container" and provider.env_kind == "venv" and not host.contained:
+        found = "a plain process of this host"
     elif claim == "mig" and not any(gpu.mig for gpu in host.gpus()):
         found = "no MIG instance"
     else:
         return
-    text = f"{provider.slug}: gpu.isolation: {found} found, {claim} wanted"
+    text = f"{provider.slug}: [gpu] isolation: {found} found, {claim} wanted"
     yield _problem("isolation_not_backed", text, found=found, wanted=claim)
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def _capacity(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
     """Ask whether the budget could ever fit, with nothing held and all of it free."""
-    uses_device = provider.gpu_policy != "none" and host.devices > 0
+    uses_device = provider.gpu_policy != "none" and host.device_here
     if provider.gpu_policy == "required" and not uses_device:
         return
     memory = host.memory
@@ -232,27 +288,74 @@ def _capacity(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
         yield _problem("capacity_too_small", text, next="tu remote room")
 
 
-def _disk(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
-    """Compare free disk with the weights that are missing.
+def _disk(
+    provider: "ProviderManifest", pins: "Lock | None", host: Host
+) -> Iterator[Problem]:
+    """Compare what is missing with the free space of the file system it goes to.
 
-    What an environment takes is declared nowhere, so it is not part of the sum.
+    Weights by their declared sizes, the environment by `installed-bytes` of its lock.
+    What declares no size is named beside the sum, and is no part of it.
     """
+    by_device: dict[int, list[_Missing]] = {}
+    for missing in (_missing_weights(provider), _missing_environment(provider, pins)):
+        if missing is not None:
+            by_device.setdefault(missing.place.stat().st_dev, []).append(missing)
+    for parts in by_device.values():
+        wanted = sum(part.size for part in parts)
+        free = host.free_bytes(parts[0].place)
+        if wanted > free:
+            what = " and ".join(part.text for part in parts)
+            text = (
+                f"{provider.slug}: {parts[0].place}: {free} bytes free found, "
+                f"{wanted} wanted for {what}"
+            )
+            yield _problem(
+                "disk_full",
+                text,
+                path=str(parts[0].place),
+                found=free,
+                wanted=wanted,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    place: Path
+    """What is there of where it goes to."""
+    size: int
+    """Bytes that are declared."""
+    text: str
+
+
+def _missing_weights(provider: "ProviderManifest") -> _Missing | None:
     root = provider.weights_root()
-    if root is None:
-        return
-    missing = sum(
-        file.size or 0 for file, path in provider.weight_paths() if not path.exists()
-    )
-    standing = next(path for path in (root, *root.parents) if path.exists())
-    free = host.free_bytes(standing)
-    if missing > free:
-        text = (
-            f"{provider.slug}: {standing}: {free} bytes free, "
-            f"{missing} bytes wanted for missing weights"
-        )
-        yield _problem(
-            "disk_full", text, path=str(standing), found=free, wanted=missing
-        )
+    absent = [f for f, path in provider.weight_paths() if not os.path.lexists(path)]
+    if root is None or not absent:
+        return None
+    unknown = sum(file.size is None for file in absent)
+    more = f" ({unknown} of undeclared size)" if unknown else ""
+    known = sum(file.size or 0 for file in absent)
+    return _Missing(_standing(root), known, f"{len(absent)} weight files{more}")
+
+
+def _missing_environment(
+    provider: "ProviderManifest", pins: "Lock | None"
+) -> _Missing | None:
+    python = provider.python_executable()
+    if pins is None or python is None or provider.env_kind != "venv":
+        return None
+    if not environment.compare(pins, python, provider.slug):
+        return None
+    place = _standing(environment.site_packages(python) or python.parent)
+    unknown = pins.installed_bytes is None
+    text = "the environment" + (" (of undeclared size)" if unknown else "")
+    return _Missing(place, pins.installed_bytes or 0, text)
+
+
+def _standing(path: Path) -> Path:
+    """Give the nearest directory of a path that is there and can be looked at."""
+    around = (path, *path.parents)
+    return next((p for p in around if os.access(p, os.F_OK)), Path("/"))
 
 
 def _socket(provider: "ProviderManifest") -> Iterator[Problem]:
@@ -266,18 +369,19 @@ def _socket(provider: "ProviderManifest") -> Iterator[Problem]:
 
 
 def _names(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
-    """Name what the caller's shell has and the kit refuses."""
-    refused_names = tuple(provider.kit_env_absent)
-    found = sorted(name for name in host.environ if _is_refused(name, refused_names))
-    passed = [name for name in found if name in provider.env_pass_env]
-    if passed:
-        listed = ", ".join(passed)
-        text = f"{provider.slug}: {listed} set, none of {refused_names} wanted"
-        yield _problem("environment_names", text, next=f"unset {' '.join(passed)}")
+    """Name what the caller's environment has and the kit refuses."""
+    for refused_name in provider.kit_env_absent:
+        for name in sorted(host.environ):
+            if _matches(name, refused_name):
+                text = (
+                    f"{provider.slug}: [kit] env_absent {refused_name!r}: "
+                    f"{name} in the environment found, none wanted"
+                )
+                command = f"unset {name}"
+                yield _problem("environment_names", text, name=name, next=command)
 
 
-def _is_refused(name: str, refused_names: tuple[str, ...]) -> bool:
-    return any(
-        name == one or (one.endswith("_") and name.startswith(one))
-        for one in refused_names
-    )
+def _matches(name: str, refused_name: str) -> bool:
+    if refused_name.endswith(("*", "_")):
+        return name.startswith(refused_name.rstrip("*"))
+    return name == refused_name
