@@ -230,7 +230,7 @@ class ProviderManifest:
         return DigestMemo(places.memo_path(self.slug, self.tree))
 
     def check_weights(
-        self, deep: bool = False, progress: Callable[[int, int], None] | None = None
+        self, deep: bool = False, progress: Callable[[int, int], object] | None = None
     ) -> "digests.Verification":
         """Hold every declared file against its pin; `deep` reads every byte."""
         from remote_resident import digests
@@ -248,7 +248,7 @@ class ProviderManifest:
         )
 
     def verify_weights(
-        self, deep: bool = False, progress: Callable[[int, int], None] | None = None
+        self, deep: bool = False, progress: Callable[[int, int], object] | None = None
     ) -> list[Problem]:
         """List what is wrong with the declared files."""
         return self.check_weights(deep, progress).problems

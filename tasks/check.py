@@ -24,7 +24,7 @@ _KIT_KEYS = ("repository", "commit", "license", "description")
 _COMMIT_DIGITS = 40
 _HEX = frozenset("0123456789abcdef")
 _ALLOWED = sys.stdlib_module_names | {"worker_base"}
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
