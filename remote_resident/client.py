@@ -36,6 +36,10 @@ class Silent(Exception):
         self.pid = pid
 
 
+class Stuck(Exception):
+    """The worker shows no progress for longer than it may."""
+
+
 @dataclass(slots=True)
 class Channel:
     """One connection, which carries one request at a time."""
@@ -47,7 +51,10 @@ class Channel:
     buf: bytearray = field(default_factory=bytearray)
 
     def send(self, payload: Mapping[str, Any], timeout_s: float) -> None:
-        """Send one request; raises Gone, or TimeoutError where it is not taken."""
+        """Send one request.
+
+        Raises Gone, TimeoutError where it is not taken, ProtocolError before any byte.
+        """
         self.sock.settimeout(max(0.001, timeout_s))
         try:
             protocol.send_line(self.sock, dict(payload))
@@ -186,6 +193,10 @@ class Asked:
         """Give the seconds until either is over."""
         return min(self.left(), self.patience_left())
 
+    def over(self) -> Exception:
+        """Say whose time is over: TimeoutError for the caller's, Stuck for the worker's."""
+        return Stuck() if self.left() > 0 else TimeoutError()
+
     def note(self, event: Message) -> None:
         """Take in an event."""
         self.looked = time.monotonic()
@@ -195,20 +206,13 @@ class Asked:
             self.started = self.looked
 
 
-class Stuck(Exception):
-    """The worker shows no progress for longer than it may."""
-
-
-def converse(
-    channel: Channel, payload: Message, asked: Asked, on_event: OnEvent | None
-) -> Message:
-    """Send a request and wait for its reply.
+def listen(channel: Channel, asked: Asked, on_event: OnEvent | None) -> Message:
+    """Wait for the reply to what was sent.
 
     Raises TimeoutError (the caller's time is over), Stuck (the worker's is), Gone,
     ProtocolError.
     """
     try:
-        channel.send(payload, asked.wait_s())
         while True:
             message = channel.next(asked.wait_s())
             if message is None:
@@ -219,6 +223,4 @@ def converse(
             if on_event is not None:
                 on_event(message)
     except TimeoutError:
-        if asked.left() > 0:
-            raise Stuck from None
-        raise
+        raise asked.over() from None

@@ -19,6 +19,7 @@ from remote_resident.processes import (
 )
 
 if TYPE_CHECKING:
+    from remote_resident.admission import Verdict
     from remote_resident.manifest import ProviderManifest
 
 WORKER_BASE = exec_env.WORKER_SIDE / "worker_base.py"
@@ -127,10 +128,16 @@ def _device_of(granted: object) -> str | None:
     return device if isinstance(device, str) and device else None
 
 
-def default_admit(candidate: Candidate) -> object:
-    """Reserve the room for a candidate on this machine; raises AdmissionRefused."""
-    reservation = import_module("remote_resident.reservation")
-    return reservation.reserved(candidate.manifest, own_instance=candidate.instance)
+@contextmanager
+def default_admit(candidate: Candidate) -> Iterator["Verdict"]:
+    """Hold this machine's reservation for a candidate; raises AdmissionRefused."""
+    from remote_resident.admission import room_for
+    from remote_resident.reservation import reserve
+
+    with reserve():
+        verdict = room_for(candidate.manifest)
+        verdict.raise_if_refused()
+        yield verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

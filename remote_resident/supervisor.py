@@ -1,0 +1,1062 @@
+"""One resident worker: start it, ask it, stop it.
+
+    thread ─┐                     ┌─ lock file ──────────────── other processes
+    thread ─┼─> ResidentWorker ───┤
+    thread ─┘      │              └─ crash history, log
+                   │ socket: one connection kept, one line out, events and a reply back
+                   │ lifeline: a pipe that only this process writes to, and never does
+                   v
+                 worker  (a session of its own, every descendant marked with `instance`)
+
+A worker is asked for by name and found by its socket: whoever answers there as this
+provider, this tree and these inputs is the worker, whichever process started it. So a
+start is a question first. It is put under a lock file beside the socket, which the kernel
+releases with its holder; who waited for the lock finds the worker that the other one
+made. Threads do not queue for it: one of them starts, and all who came meanwhile get its
+result, a failure as well.
+
+Nothing of an earlier start may be left when a new one begins, since two of one model do
+not fit. What an instance has is told by the kernel's records (see `processes`), so that
+a session left, a signal ignored or a parent gone hide nothing.
+
+The end of a worker is seen on its pidfd, never guessed from silence: one call into
+compiled code can hold an interpreter for minutes. Silence becomes an end only when a
+prediction has run for longer than the manifest allows; then its stacks are written down
+and the whole instance is ended, for nobody knows what state it is in. A caller that waits
+no longer than it wants to just leaves.
+
+Whether a lost request may be sent again is for the worker to say: it tells when a
+prediction begins. One that had begun is the caller's to repeat; one that had not is put to
+the next worker, once.
+
+An owned worker cannot outlive this process. A clean exit stops it; after any other the
+kernel closes the lifeline. One that is not owned has no lifeline and leaves when idle.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remote_resident import client, crashes, places, processes, spawn, start_command
+from remote_resident.client import Message, OnEvent
+from remote_resident.errors import WorkerRequestError, WorkerStartError
+from remote_resident.once import run_once
+from remote_resident.processes import end_all
+from remote_resident.spawn import exit_hint
+from remote_resident.start_command import Admit, default_admit, inputs_digest
+from remote_resident.worker_side import protocol
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+
+__all__ = [
+    "ResidentWorker",
+    "Started",
+    "end_all",
+    "exit_hint",
+    "inputs_digest",
+    "run_once",
+]
+
+PING_S = 2.0
+"""How long a worker may take to answer a ping; longer is busy, not dead."""
+LEAVING_S = 30.0
+"""How long a worker that is leaving may take to finish what it has in hand."""
+LAST_REPLY_S = 10.0
+"""How long the end of a worker that announced it is waited for."""
+UNOWNED_IDLE_S = 900.0
+"""Idleness after which a worker that nobody owns leaves, where none is declared."""
+EXIT_GRACE_S = 10.0
+END_GRACE_S = 2.0
+END_S = 5.0
+"""How long the end of a worker is waited for that closed its connection."""
+GARBLED_END_S = 1.0
+KEEP_S = 5.0
+"""How long an unused connection is kept."""
+_REPLY_GRACE_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A worker that accepts requests."""
+
+    pid: int
+    instance: str
+    spawn_to_ready_s: float | None
+    """From the spawn to the ready line; None: another start's, not known here."""
+    load_s: float | None
+    """What the worker says its load took; None: not said."""
+    adopted: bool
+    """It answered already, or another process started it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """A worker whose end can be waited for."""
+
+    started: Started
+    inputs: str
+    pidfd: int
+    child: spawn.Child | None = None
+    """None: another process's child, whose exit status is not for us."""
+    container_cli: str | None = None
+
+    def wait_end(self, timeout_s: float) -> bool:
+        """Wait for its end; True once it has ended."""
+        if self.child is not None:
+            return self.child.wait_end(timeout_s)
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, timeout_s) * 1000))
+
+    def returncode(self) -> int | None:
+        """Give its exit status; None: alive, or not known to this process."""
+        return None if self.child is None else self.child.process.returncode
+
+    def end(self, grace_s: float) -> list[int]:
+        """End all of it."""
+        return end_all(
+            self.started.instance,
+            grace_s=grace_s,
+            container_cli=self.container_cli,
+            session=self.started.pid,
+        )
+
+    def __del__(self) -> None:
+        """Let go of the descriptor; the child lets go of its own."""
+        if self.child is None:
+            os.close(self.pidfd)
+
+
+class ResidentWorker:
+    """One provider's worker, as this process sees it; safe to share between threads.
+
+    `manifest` says what is started. `socket_path` and `log_path`: None means this
+    provider's usual ones. `admit` is asked for room before a start; None asks nobody.
+    `owned`: the worker ends with this process. Making one starts nothing.
+    """
+
+    def __init__(
+        self,
+        manifest: "ProviderManifest",
+        *,
+        socket_path: Path | None = None,
+        log_path: Path | None = None,
+        admit: Admit | None = default_admit,
+        owned: bool = True,
+    ) -> None:
+        self.manifest = manifest
+        self.slug = manifest.slug
+        self.tree = str(manifest.tree)
+        self.admit = admit
+        self.owned = owned
+        self.log_path = log_path or places.log_path(manifest.slug, manifest.tree)
+        self.instance: str | None = None
+        """The id of the last start or adoption; None: none yet."""
+        self.make_room = False
+        """Whether admission may retire idle workers for this start."""
+        self.socket_path = socket_path or _usual_socket(manifest)
+        self._log = spawn.Log(self.log_path)
+        self._crashes = crashes.History(places.crash_path(self.slug, manifest.tree))
+        self._inputs: tuple[tuple[object, ...], str] | None = None
+        self._stops = 0
+        self._renew()
+        _ALL.add(self)
+
+    def _renew(self) -> None:
+        """Begin with nothing held; in a fork the worker is still the parent's."""
+        self._guard = threading.Lock()
+        self._held: _Held | None = None
+        self._starting: _Shared | None = None
+        self._kept: client.Channel | None = None
+        self._used = 0.0
+        self._closer = False
+
+    # --- start
+
+    def ensure_started(
+        self, *, make_room: bool = False, deadline_s: float | None = None
+    ) -> Started:
+        """Give the worker, started if none answers as this slug, tree and inputs.
+
+        All who come while it loads share the one start and its failure. `deadline_s`
+        only ends the caller's waiting (WorkerStartError `request_timeout`). Raises
+        WorkerStartError (`start_failed`, `start_timeout`, `crash_loop`, `stale_worker`,
+        `stopping`, or the first bad weight's reason), AdmissionRefused,
+        ExecEnvironmentError, KitUnavailable; WorkerRequestError (`socket_path`).
+        """
+        inputs = self._inputs_now()
+        with self._guard:
+            held = self._held
+            if held is not None and held.inputs == inputs and self._is_there(held):
+                return held.started
+            shared, mine = self._starting, self._starting is None
+            if shared is None:
+                shared = self._starting = _Shared()
+                self.make_room = make_room
+        if mine and deadline_s is None:
+            self._start_for(shared, inputs)
+        elif mine:
+            threading.Thread(
+                target=self._start_for, args=(shared, inputs), daemon=True
+            ).start()
+        started = shared.result(deadline_s)
+        if started is None:
+            raise WorkerStartError(
+                f"{self.slug}: still loading after {deadline_s} s, at most so long "
+                "wanted by the caller; the load goes on",
+                reason="request_timeout",
+            )
+        return started
+
+    def _is_there(self, held: _Held) -> bool:
+        return not held.wait_end(0) and self.socket_path.exists()
+
+    def _start_for(self, shared: "_Shared", inputs: str) -> None:
+        """Start, and give the result to all who wait."""
+        held = None
+        error: Exception = WorkerStartError(
+            f"{self.slug}: interrupted during the start", reason="interrupted"
+        )
+        try:
+            held = self._start_locked(inputs)
+        except Exception as exc:  # raised in every thread that waits
+            error = exc
+        finally:
+            with self._guard:
+                self._held = held
+                self._starting = None
+            shared.set(held.started if held else None, error)
+
+    def _start_locked(self, inputs: str) -> _Held:
+        places.ensure(self.socket_path.parent)
+        with _locked(self.socket_path.with_name(f"{self.socket_path.name}.lock")):
+            return self._adopted(inputs) or self._start(inputs)
+
+    def _inputs_now(self) -> str:
+        marks = start_command.inputs_marks(self.manifest)
+        if self._inputs is None or self._inputs[0] != marks:
+            self._inputs = (marks, inputs_digest(self.manifest))
+        return self._inputs[1]
+
+    # --- a worker that is already there
+
+    def _adopted(self, inputs: str) -> _Held | None:
+        """Take what answers on the socket; None where nobody does any more."""
+        client.refuse_unsafe(self.socket_path)
+        found = self._found()
+        if found is None:
+            self.socket_path.unlink(missing_ok=True)
+            return None
+        if (found.slug, found.tree) != (self.slug, self.tree):
+            raise WorkerRequestError(
+                f"{self.socket_path}: answered by {found.slug} of {found.tree}, "
+                f"{self.slug} of {self.tree} wanted",
+                reason="socket_path",
+            )
+        if found.inputs == inputs and not found.leaving:
+            return self._take(found)
+        if found.busy and not found.leaving:
+            raise WorkerStartError(
+                f"{self.slug}: the worker {found.pid} was started from other inputs "
+                f"({found.inputs}) than there are now ({inputs}) and is busy",
+                reason="stale_worker",
+                next=f"tu remote restart {self.slug}",
+            )
+        self._retire(found)
+        return None
+
+    def _found(self) -> "_Found | None":
+        """Ask who answers on the socket; None: nobody."""
+        try:
+            reply, pid = client.ask(self.socket_path, "ping", PING_S)
+        except client.Gone:
+            return None
+        except client.Silent as exc:
+            # its interpreter is busy: the kernel knows what it was started as
+            marks = {} if exc.pid is None else processes.marks(exc.pid)
+            return _Found.by_marks(marks, exc.pid)
+        except protocol.ProtocolError as exc:
+            raise WorkerRequestError(
+                f"{self.socket_path}: {exc}", reason="socket_path"
+            ) from None
+        return _Found.by_reply(reply, pid)
+
+    def _take(self, found: "_Found") -> _Held | None:
+        pid = found.pid
+        try:
+            pidfd = os.pidfd_open(pid) if pid else -1
+        except ProcessLookupError:
+            return None
+        if pid is None or found.instance is None:
+            raise WorkerStartError(
+                f"{self.slug}: {self.socket_path} is answered by a process that is not "
+                "visible from here, one that can be watched wanted",
+                reason="stale_worker",
+            )
+        self.instance = found.instance
+        started = Started(
+            pid=pid,
+            instance=found.instance,
+            spawn_to_ready_s=None,
+            load_s=None,
+            adopted=True,
+        )
+        return _Held(started=started, inputs=found.inputs or "", pidfd=pidfd)
+
+    def _retire(self, found: "_Found") -> None:
+        """See off an idle worker of other inputs, or one that is leaving anyway."""
+        if not found.leaving:
+            with contextlib.suppress(
+                client.Gone, client.Silent, protocol.ProtocolError
+            ):
+                client.ask(self.socket_path, "stop", PING_S)
+        _wait_pid(found.pid, LEAVING_S)
+        if found.instance is not None:
+            end_all(found.instance, container_cli=self._container_cli())
+
+    def _end_earlier(self) -> None:
+        """End what earlier instances on this socket left behind."""
+        for left in processes.instances(self.slug, self.tree):
+            if left.leader is None:
+                end_all(left.instance)
+            elif self._is_ours(left):
+                # SIGTERM lets a worker that is leaving finish what it has in hand
+                end_all(left.instance, grace_s=LEAVING_S)
+
+    # --- a new worker
+
+    def _start(self, inputs: str) -> _Held:
+        stops = self._stops
+        self._crashes.refuse(self.slug, inputs)
+        self._end_earlier()
+        start_command.refuse_bad_weights(self.manifest)
+        instance = self.instance = start_command.new_instance()
+        plan = start_command.plan(
+            self.manifest,
+            inputs,
+            instance=instance,
+            writable=[self.socket_path.parent],
+        )
+        began = time.monotonic()
+        child: spawn.Child | None = None
+        cli = plan.environment.container_cli()
+        try:
+            with start_command.admitted(self.admit, self) as device:
+                began = time.monotonic()
+                child = self._spawn(plan, device)
+            if self._stops != stops:
+                raise WorkerStartError(
+                    f"{self.slug}: stopped during the start", reason="stopping"
+                )
+            outcome = child.wait_ready(
+                self.manifest.runtime_start_timeout_s, self.socket_path
+            )
+            if outcome.kind != "ready":
+                raise self._not_started(child, outcome, stops)
+        except BaseException as exc:
+            self._clear(instance, child, cli)
+            if isinstance(exc, _StartFailed) and exc.counts:
+                self._crashes.failed(inputs, exc.short)
+            raise
+        self._crashes.forget()
+        started = Started(
+            pid=child.pid,
+            instance=instance,
+            spawn_to_ready_s=time.monotonic() - began,
+            load_s=outcome.load_s,
+            adopted=False,
+        )
+        return _Held(
+            started=started,
+            inputs=inputs,
+            pidfd=child.pidfd,
+            child=child,
+            container_cli=cli,
+        )
+
+    def _spawn(self, plan: start_command.Plan, device: str | None) -> spawn.Child:
+        contained = plan.environment.contained
+        pipes = spawn.Pipes.open(lifeline=self.owned, ready=True, contained=contained)
+        listen = ["--socket", str(self.socket_path)]
+        idle = ["--idle-timeout", f"{self._idle_timeout_s()}"]
+        try:
+            command = plan.command([*listen, *idle, *pipes.args()], device)
+        except BaseException:
+            pipes.close()
+            raise
+        try:
+            return spawn.spawn(command.argv, command.env, pipes, self._log)
+        except OSError as exc:
+            raise _StartFailed(
+                f"{self.slug}: {command.argv[0]}: {exc.strerror}, a program wanted",
+                reason="start_failed",
+                short=f"{command.argv[0]}: {exc.strerror}",
+                counts=True,
+            ) from None
+
+    def _idle_timeout_s(self) -> float:
+        declared = self.manifest.runtime_idle_timeout_s
+        return declared if self.owned or declared else UNOWNED_IDLE_S
+
+    def _not_started(
+        self, child: spawn.Child, outcome: spawn.Outcome, stops: int
+    ) -> WorkerStartError:
+        after = time.monotonic() - child.began
+        if outcome.kind == "ended":
+            said = (
+                f"ended {after:.3f} s after its start, before it accepted requests: "
+                f"{exit_hint(outcome.returncode)}"
+            )
+        else:
+            said = (
+                f"accepts no requests {after:.3f} s after its start, at most "
+                f"{self.manifest.runtime_start_timeout_s} wanted"
+            )
+        tail = "".join(f"\n    {line}" for line in self._log.tail(child.log_start))
+        text = f"{self.slug}: the worker {said}; log {self.log_path}" + (
+            f", its last lines:{tail}" if tail else ", to which it wrote nothing"
+        )
+        reason = "start_failed" if outcome.kind == "ended" else "start_timeout"
+        stopped = self._stops != stops
+        return _StartFailed(
+            text,
+            reason="stopping" if stopped else reason,
+            short=said,
+            # ended from outside says nothing of the next start
+            counts=not stopped and outcome.returncode != -signal.SIGTERM,
+        )
+
+    def _clear(self, instance: str, child: spawn.Child | None, cli: str | None) -> None:
+        """End what a failed start has left."""
+        if child is None:
+            return
+        end_all(instance, container_cli=cli, session=child.pid)
+        child.wait_end(LAST_REPLY_S)
+        child.close()
+
+    def _container_cli(self) -> str | None:
+        if self.manifest.env_kind != "docker":
+            return None
+        from remote_resident.exec_env import container_program
+
+        return container_program(os.environ, self.slug)
+
+    # --- asking
+
+    def request(
+        self,
+        payload: Mapping[str, Any],
+        deadline_s: float | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Message:
+        """Ask for a prediction and give the reply, starting a worker if there is none.
+
+        `payload` may name its `op` (`predict` otherwise). `deadline_s` counts from now,
+        a start and the queue included, and only ends the waiting; None: the payload's
+        `deadline`, else no limit but the manifest's. `on_event` gets the worker's events.
+        Raises WorkerRequestError with the worker's reason, `request_timeout` or
+        `worker_died`; what `ensure_started` raises.
+        """
+        asking = _Asking.of(payload, deadline_s, on_event)
+        try:
+            return self._ask_once(asking)
+        except _NotBegun as exc:
+            if asking.left() <= 0:
+                raise self._late(asking) from exc
+        try:
+            return self._ask_once(asking)
+        except _NotBegun as exc:
+            raise WorkerRequestError(str(exc), reason=exc.reason) from exc.__cause__
+
+    def _ask_once(self, asking: "_Asking") -> Message:
+        channel, held = self._channel(asking)
+        asked = client.Asked(
+            due=asking.due + _REPLY_GRACE_S,
+            patience_s=self.manifest.runtime_request_timeout_s,
+        )
+        try:
+            reply = self._conversed(channel, asking, asked, held)
+        except BaseException:
+            channel.close()
+            raise
+        self._keep(channel, reply)
+        return self._judged(reply, asked, held)
+
+    def _channel(self, asking: "_Asking") -> tuple[client.Channel, _Held]:
+        """Give a connection to a worker, the kept one if it is free."""
+        with self._guard:
+            kept, self._kept = self._kept, None
+            held = self._held
+        if kept is not None:
+            if held is not None and kept.at_rest():
+                return kept, held
+            kept.close()
+        limit = None if asking.deadline_s is None else asking.left()
+        try:
+            self.ensure_started(deadline_s=limit)
+        except WorkerStartError as exc:
+            if exc.reason != "request_timeout":
+                raise
+            raise WorkerRequestError(str(exc), reason=exc.reason) from None
+        held = self._held
+        if held is None:
+            raise _NotBegun(f"{self.slug}: stopped as the request arrived", "stopping")
+        try:
+            return client.connect(self.socket_path), held
+        except client.Gone as exc:
+            self._let_go(held)
+            raise _NotBegun(f"{self.slug}: {exc}", "worker_died") from None
+        except client.Silent as exc:
+            raise WorkerRequestError(
+                f"{self.slug}: {exc}", reason="queue_full"
+            ) from None
+
+    def _conversed(
+        self,
+        channel: client.Channel,
+        asking: "_Asking",
+        asked: client.Asked,
+        held: _Held,
+    ) -> Message:
+        try:
+            self._send(channel, asking, asked)
+            while True:
+                try:
+                    return client.listen(channel, asked, asking.on_event)
+                except client.Stuck:
+                    if asked.started is not None or not self._progresses(asked):
+                        raise
+        except TimeoutError:
+            raise self._late(asking) from None
+        except client.Stuck:
+            raise self._stuck(held) from None
+        except client.Gone as exc:
+            raise self._lost(held, asked, str(exc)) from None
+        except protocol.ProtocolError as exc:
+            raise self._garbled(held, asked, exc) from None
+
+    def _send(
+        self, channel: client.Channel, asking: "_Asking", asked: client.Asked
+    ) -> None:
+        try:
+            channel.send(asking.sent(), asked.wait_s())
+        except TimeoutError:
+            raise asked.over() from None
+        except protocol.ProtocolError as exc:
+            # ours: nothing was sent
+            raise WorkerRequestError(
+                f"{self.slug}: request: {exc}", reason=exc.reason
+            ) from None
+
+    def _progresses(self, asked: client.Asked) -> bool:
+        """Say whether what is in front of a queued request is within its own time."""
+        try:
+            reply, _ = client.ask(self.socket_path, "ping", PING_S)
+        except (client.Gone, client.Silent, protocol.ProtocolError):
+            return False
+        since = reply.get("busy_since")
+        ran = 0.0 if since is None else max(0.0, time.time() - since)
+        # by what is left of the time of the prediction that runs now
+        asked.looked = time.monotonic() - min(ran, asked.patience_s)
+        return ran < asked.patience_s
+
+    def _keep(self, channel: client.Channel, reply: Message) -> None:
+        """Keep one connection; one whose worker still predicts for it is of no use."""
+        with self._guard:
+            usable = reply.get("reason") not in ("request_timeout", "stopping")
+            if self._kept is None and self._held is not None and usable:
+                self._kept = channel
+                self._used = time.monotonic()
+                if not self._closer:
+                    self._closer = True
+                    args = (weakref.ref(self), self._keep_s())
+                    threading.Thread(
+                        target=_close_unused, args=args, daemon=True
+                    ).start()
+                return
+        channel.close()
+
+    def _keep_s(self) -> float:
+        # an open connection keeps a worker from its idleness
+        idle = self._idle_timeout_s()
+        return min(KEEP_S, idle / 4) if idle > 0 else KEEP_S
+
+    def _close_kept(self, unused_s: float = 0.0) -> float | None:
+        """Close what was not used for so long; the seconds left, None: closed."""
+        with self._guard:
+            left = self._used + unused_s - time.monotonic()
+            if self._kept is not None and left > 0:
+                return left
+            kept, self._kept = self._kept, None
+            if unused_s:
+                self._closer = False
+        if kept is not None:
+            kept.close()
+        return None
+
+    # --- what a reply, or its absence, means
+
+    def _judged(self, reply: Message, asked: client.Asked, held: _Held) -> Message:
+        if reply.get("ok") is True:
+            return reply
+        reason = str(reply.get("reason") or "request_failed")
+        text = f"{self.slug}: {reply.get('error', 'a reply without ok and error')}"
+        if reason == "stopping" and asked.started is None:
+            raise _NotBegun(text, reason)
+        if reason == "worker_died":
+            text = f"{text}; {self._ended(held, LAST_REPLY_S)}"
+        raise WorkerRequestError(text, reason=reason)
+
+    def _late(self, asking: "_Asking") -> WorkerRequestError:
+        waited = time.monotonic() - asking.began
+        return WorkerRequestError(
+            f"{self.slug}: no reply after {waited:.3f} s, at most {asking.deadline_s} s "
+            "wanted by the caller; what has begun runs on",
+            reason="request_timeout",
+        )
+
+    def _lost(
+        self, held: _Held, asked: client.Asked, said: str
+    ) -> "WorkerRequestError | _NotBegun":
+        if asked.started is None:
+            if held.wait_end(0):
+                self._bury(held)
+            return _NotBegun(f"{self.slug}: {said}, before it began", "worker_died")
+        op = "the request"
+        if not held.wait_end(END_S):
+            return WorkerRequestError(
+                f"{self.slug}: {said}, and worker {held.started.pid} lives on; "
+                f"a reply to {op} wanted; log {self.log_path}",
+                reason="protocol_error",
+            )
+        return WorkerRequestError(
+            f"{self.slug}: died answering; {self._ended(held, 0)}",
+            reason="worker_died",
+        )
+
+    def _garbled(
+        self, held: _Held, asked: client.Asked, exc: protocol.ProtocolError
+    ) -> "WorkerRequestError | _NotBegun":
+        if held.wait_end(GARBLED_END_S):
+            return self._lost(held, asked, str(exc))
+        return WorkerRequestError(
+            f"{self.slug}: worker {held.started.pid}: {exc}; log {self.log_path}",
+            reason=exc.reason,
+        )
+
+    def _stuck(self, held: _Held) -> WorkerRequestError:
+        """End a worker whose state nobody knows; its stacks are in the log first."""
+        with contextlib.suppress(WorkerRequestError):
+            self.stacks()
+        limit = self.manifest.runtime_request_timeout_s
+        self._bury(held)
+        return WorkerRequestError(
+            f"{self.slug}: worker {held.started.pid} was ended: no reply {limit} s after "
+            f"the prediction began, [runtime] request_timeout_s = {limit}; its stacks "
+            f"are in {self.log_path}",
+            reason="request_timeout",
+        )
+
+    def _ended(self, held: _Held, wait_s: float) -> str:
+        """Say how a worker ended, and clear away what it left."""
+        held.wait_end(wait_s)
+        hint = exit_hint(held.returncode())
+        self._bury(held)
+        return f"worker {held.started.pid}: {hint}; log {self.log_path}"
+
+    def _bury(self, held: _Held) -> None:
+        """End whatever is left of a worker and forget it."""
+        held.end(END_GRACE_S)
+        held.wait_end(END_S)
+        self._let_go(held)
+
+    def _let_go(self, held: _Held) -> None:
+        with self._guard:
+            if self._held is held:
+                self._held = None
+        self._close_kept()
+
+    # --- looking and stopping: none of these waits for a load
+
+    def is_running(self) -> bool:
+        """Say whether a worker accepts on the socket; a busy one does."""
+        try:
+            client.connect(self.socket_path, PING_S).close()
+        except client.Silent:
+            return True
+        except (client.Gone, WorkerRequestError):
+            return False
+        return True
+
+    def ping(self) -> Message:
+        """Give what the worker answers to a ping, also while it predicts.
+
+        Raises WorkerRequestError: `not_running`, or `request_timeout` where it is busy
+        and unconfirmed.
+        """
+        return self._reserved("ping")
+
+    def stacks(self) -> str:
+        """Give every thread's stack, which the log gets too.
+
+        A worker that does not answer is signalled instead, and the text is what its log
+        gained. Raises WorkerRequestError (`not_running`).
+        """
+        try:
+            return str(self._reserved("stacks").get("stacks", ""))
+        except WorkerRequestError as exc:
+            if exc.reason not in ("request_timeout", "not_running"):
+                raise
+            pid = self._leader()
+            if pid is None or not _catches(pid, signal.SIGUSR1):
+                raise
+        return self._signalled_stacks(pid)
+
+    def _signalled_stacks(self, pid: int) -> str:
+        before = self._log.size()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+        until, size = time.monotonic() + PING_S, before
+        # written by the signal's handler: over when it has stopped growing
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            now = self._log.size()
+            if now == size > before:
+                break
+            size = now
+        return "\n".join(self._log.tail(before, lines=10_000))
+
+    def _leader(self) -> int | None:
+        """Find the pid of the worker on our socket, answering or not."""
+        for left in processes.instances(self.slug, self.tree):
+            if left.leader is not None and self._is_ours(left):
+                return left.leader.pid
+        return None
+
+    def _is_ours(self, instance: processes.Instance) -> bool:
+        return instance.marks.get("socket") == str(self.socket_path)
+
+    def _reserved(self, op: str) -> Message:
+        try:
+            reply, _ = client.ask(self.socket_path, op, PING_S)
+        except client.Gone:
+            raise WorkerRequestError(
+                f"{self.slug}: no worker accepts on {self.socket_path}",
+                reason="not_running",
+            ) from None
+        except client.Silent as exc:
+            raise WorkerRequestError(
+                f"{self.slug}: busy, unconfirmed: {exc}", reason="request_timeout"
+            ) from None
+        except protocol.ProtocolError as exc:
+            raise WorkerRequestError(
+                f"{self.slug}: {self.socket_path}: {exc}", reason=exc.reason
+            ) from None
+        if reply.get("ok") is not True:
+            raise WorkerRequestError(
+                f"{self.slug}: {op}: {reply.get('error')}",
+                reason=str(reply.get("reason") or "request_failed"),
+            )
+        return reply
+
+    def status(self) -> dict[str, Any]:
+        """Say what there is: `state` and, as far as known, what a ping answers.
+
+        `state` is not_running, loading, ready, busy, `busy, unconfirmed`, leaving or
+        foreign; `current` says whether it was started from today's inputs, None: not
+        known.
+        """
+        about = {
+            "slug": self.slug,
+            "tree": self.tree,
+            "socket": str(self.socket_path),
+            "log": str(self.log_path),
+        }
+        try:
+            found = self._found()
+        except WorkerRequestError as exc:
+            return {**about, "state": "foreign", "error": str(exc)}
+        if found is None:
+            pid = self._leader()
+            state = "loading" if pid or self._starting else "not_running"
+            return {**about, "state": state, "pid": pid, "current": None}
+        current = None if found.inputs is None else found.inputs == self._inputs_now()
+        state = found.state() if self._answers(found) else "foreign"
+        known = {"pid": found.pid, "instance": found.instance, "inputs": found.inputs}
+        return {**found.reply, **about, **known, "state": state, "current": current}
+
+    def _answers(self, found: "_Found") -> bool:
+        return (found.slug, found.tree) == (self.slug, self.tree)
+
+    def stop(self, grace_s: float = 30.0) -> list[int]:
+        """Ask the worker to leave, wait, end what is left; the pids that ended.
+
+        A load is ended at once; a prediction in hand has `grace_s` seconds. Works for a
+        worker of any process of this user; empty where there is none.
+        """
+        deadline = time.monotonic() + grace_s
+        self._stops += 1
+        self._close_kept()
+        ended: set[int] = set()
+        with contextlib.suppress(WorkerRequestError):
+            found = self._found()
+            if found is not None and self._answers(found):
+                ended |= self._asked_to_leave(found, deadline)
+        for left in processes.instances(self.slug, self.tree):
+            if left.leader is None or self._is_ours(left):
+                cli = self._container_cli()
+                ended |= set(end_all(left.instance, container_cli=cli))
+        with self._guard:
+            held = self._held
+        if held is not None and held.wait_end(END_S):
+            self._let_go(held)
+        return sorted(ended)
+
+    def _asked_to_leave(self, found: "_Found", deadline: float) -> set[int]:
+        with contextlib.suppress(client.Gone, client.Silent, protocol.ProtocolError):
+            client.ask(self.socket_path, "stop", PING_S)
+        left = deadline - time.monotonic()
+        ended = {found.pid} if found.pid and _wait_pid(found.pid, left) else set()
+        if found.instance is None:
+            return ended
+        cli = self._container_cli()
+        return ended | set(end_all(found.instance, container_cli=cli))
+
+    def owns_one(self) -> bool:
+        """Say whether this process has a worker to end, or is starting one."""
+        held = self._held
+        mine = held is not None and held.child is not None
+        return self.owned and (mine or self._starting is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Who is on the socket."""
+
+    slug: str | None
+    tree: str | None
+    instance: str | None
+    inputs: str | None
+    pid: int | None
+    """As seen from here; None: not visible."""
+    busy: bool
+    leaving: bool = False
+    confirmed: bool = True
+    reply: Message = field(default_factory=dict)
+
+    @classmethod
+    def by_reply(cls, reply: Message, pid: int | None) -> "_Found":
+        """Take what it answered to a ping."""
+        return cls(
+            slug=reply.get("slug"),
+            tree=reply.get("tree"),
+            instance=reply.get("instance"),
+            inputs=reply.get("inputs"),
+            pid=pid or reply.get("pid"),
+            busy=bool(reply.get("queue") or reply.get("busy_since") is not None),
+            leaving=reply.get("stopping") is True,
+            reply=reply,
+        )
+
+    @classmethod
+    def by_marks(cls, marks: Mapping[str, str], pid: int | None) -> "_Found":
+        """Take what it was started as, where it does not answer."""
+        return cls(
+            slug=marks.get("resident-slug"),
+            tree=marks.get("resident-tree"),
+            instance=marks.get("resident-instance"),
+            inputs=marks.get("inputs"),
+            pid=pid,
+            busy=True,
+            confirmed=False,
+        )
+
+    def state(self) -> str:
+        """Name its state."""
+        if self.leaving:
+            return "leaving"
+        if not self.confirmed:
+            return "busy, unconfirmed"
+        return "busy" if self.busy else "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """A request and how long its caller waits."""
+
+    message: Message
+    deadline_s: float | None
+    due: float
+    on_event: OnEvent | None
+    began: float
+
+    @classmethod
+    def of(
+        cls,
+        payload: Mapping[str, Any],
+        deadline_s: float | None,
+        on_event: OnEvent | None,
+    ) -> "_Asking":
+        """Make one of what the caller gave."""
+        declared = payload.get("deadline")
+        if deadline_s is None and isinstance(declared, int | float):
+            deadline_s = float(declared)
+        now = time.monotonic()
+        return cls(
+            message={"op": "predict", **payload, "events": True},
+            deadline_s=deadline_s,
+            due=float("inf") if deadline_s is None else now + deadline_s,
+            on_event=on_event,
+            began=now,
+        )
+
+    def left(self) -> float:
+        """Give the seconds that the caller still waits."""
+        return self.due - time.monotonic()
+
+    def sent(self) -> Message:
+        """Give what is sent now: the worker counts the deadline from its receipt."""
+        if self.deadline_s is None:
+            return self.message
+        return {**self.message, "deadline": max(0.0, self.left())}
+
+
+class _Shared:
+    """The result of one start, for all threads that wait for it."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._started: Started | None = None
+        self._error: Exception | None = None
+
+    def set(self, started: Started | None, error: Exception) -> None:
+        """Tell all; the error counts where nothing started."""
+        self._started = started
+        self._error = None if started else error
+        self._done.set()
+
+    def result(self, timeout_s: float | None) -> Started | None:
+        """Wait for it; None where time is up first, raises what the start raised."""
+        if not self._done.wait(None if timeout_s is None else max(0.0, timeout_s)):
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._started
+
+
+class _StartFailed(WorkerStartError):
+    """A process was started and did not come to accept: what a crash loop is made of."""
+
+    def __init__(self, message: str, *, reason: str, short: str, counts: bool) -> None:
+        super().__init__(message, reason=reason)
+        self.short = short
+        self.counts = counts
+
+
+class _NotBegun(Exception):
+    """The worker was lost or left before the prediction began."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+_ALL: "weakref.WeakSet[ResidentWorker]" = weakref.WeakSet()
+
+
+@atexit.register
+def stop_owned() -> None:
+    """Stop every owned worker of this process, together within ten seconds."""
+    deadline = time.monotonic() + EXIT_GRACE_S
+    owned = [worker for worker in _ALL if worker.owns_one()]
+    threads = [
+        threading.Thread(target=_stop_quietly, args=(worker, deadline), daemon=True)
+        for worker in owned
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        # what is not ended by then loses its lifeline with this process
+        thread.join(max(0.0, deadline - time.monotonic()) + 2 * END_GRACE_S)
+
+
+def _stop_quietly(worker: ResidentWorker, deadline: float) -> None:
+    # nothing may be raised at exit, and the lifeline ends what this could not
+    with contextlib.suppress(Exception):
+        worker.stop(max(0.0, deadline - time.monotonic()))
+
+
+def _renew_all() -> None:
+    for worker in _ALL:
+        worker._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
+
+
+def _close_unused(ref: "weakref.ref[ResidentWorker]", unused_s: float) -> None:
+    """Close a kept connection that nobody used for a while."""
+    left: float | None = unused_s
+    while left is not None:
+        time.sleep(left)
+        worker = ref()
+        if worker is None:
+            return
+        left = worker._close_kept(unused_s)
+        del worker
+
+
+def _usual_socket(manifest: "ProviderManifest") -> Path:
+    try:
+        named = protocol.socket_path(manifest.slug, manifest.tree, places.runtime_dir())
+    except protocol.ProtocolError as exc:
+        raise WorkerRequestError(f"{manifest.slug}: {exc}", reason=exc.reason) from None
+    return Path(named)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that ends with its holder, in a fork and in what is executed too."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = spawn.keep_private(os.open(path, flags, 0o600))
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        spawn.close_private(fd)
+
+
+def _wait_pid(pid: int | None, timeout_s: float) -> bool:
+    """Wait for the end of any process; True once it has ended."""
+    if pid is None:
+        return False
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(max(0.0, timeout_s) * 1000))
+    finally:
+        os.close(fd)
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Say whether a process has a handler for a signal, which would end it otherwise."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
