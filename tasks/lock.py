@@ -366,7 +366,7 @@ def _compile(
             *options,
             *("--output-file", str(out), str(source)),
         ]
-        env = _uv_environment(os.environ)
+        env = uv_environment(os.environ)
         ended = yield from child.run(
             argv, env=env, cwd=Path(work), timeout_s=_RESOLVE_LIMIT_S
         )
@@ -385,7 +385,7 @@ def _lowest(requires: str) -> str:
     return match[1] if match else f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def _uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Give the caller's environment with pip's index named the way uv reads it."""
     env = dict(environ)
     if not {"UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_NO_INDEX"} & set(env):
