@@ -2,7 +2,7 @@
 
 Every number is GiB (2**30 bytes). None is unknown, which is never summed as nothing:
 what cannot be read or was not declared refuses, by name. Nothing here reads the machine;
-`room_for` and `make_room` hand on to `remote_resident.room`, which does.
+`room_for` hands on to `remote_resident.room`, which does.
 """
 
 from __future__ import annotations
@@ -262,10 +262,15 @@ def decide(
     )
     if budget.vram_gb == 0.0:
         return case.verdict(None, (_host_pool(case, budget.ram_gb),))
-    devices = [g for g in case.readings.gpus if pin is None or _is_named(g, pin)]
+    devices = visible(case.readings.gpus, pin)
     if not devices:
         return case.no_device()
     return _best_fit(case, [(gpu, _device_pools(case, gpu)) for gpu in devices])
+
+
+def visible(gpus: Iterable[Gpu], pin: str | None) -> list[Gpu]:
+    """List the devices that a CUDA_VISIBLE_DEVICES value leaves; None: all of them."""
+    return [gpu for gpu in gpus if pin is None or _is_named(gpu, pin)]
 
 
 def to_retire(verdict: Verdict, idle: Sequence[Holder]) -> list[Holder]:
@@ -334,7 +339,8 @@ class _Case:
         ordered = (*refusing, *(pool for pool in pools if not pool.refused))
         first = ordered[0]
         told = "; ".join(
-            pool.refused or _told(pool, self.reserve_gb) for pool in refusing or ordered
+            f"{pool.refused}; {_told(pool, self.reserve_gb)}".removeprefix("; ")
+            for pool in refusing or ordered
         )
         notes = self._notes(gpu)
         answer = "no room" if refusing else "room"
@@ -562,7 +568,10 @@ def _declared_refusal(case: _Case, pool: Pool) -> tuple[str, str] | None:
         return _unread(pool, "capacity")
     wanted = fsum((pool.declared_gb, pool.need_gb or 0.0, case.reserve_gb))
     if wanted > pool.capacity_gb:
-        return "no_room", _told(pool, case.reserve_gb)
+        return "no_room", (
+            f"{_gib(wanted)} of {pool.name} would be declared, "
+            f"{_gib(pool.capacity_gb)} are there"
+        )
     return None
 
 
@@ -576,7 +585,10 @@ def _live_refusal(case: _Case, pool: Pool) -> tuple[str, str] | None:
         return _unread(pool, "free memory")
     wanted = fsum((pool.loading_gb, pool.need_gb or 0.0, case.reserve_gb))
     if wanted > pool.free_gb:
-        return "no_room", _told(pool, case.reserve_gb)
+        return "no_room", (
+            f"{_gib(wanted)} of {pool.name} would be taken, "
+            f"{_gib(pool.free_gb)} are free"
+        )
     return None
 
 
@@ -666,7 +678,11 @@ def _is_named(gpu: Gpu, visible: str) -> bool:
 
 
 def _fits_without(verdict: Verdict, gone: Sequence[Holder]) -> bool:
-    """Decide as if these holders had left and given back what they surely hold."""
+    """Decide as if these holders had left and given back what they hold.
+
+    Where that is not known their budget stands for it: this is a plan, and the decision
+    is taken on what is then read.
+    """
     readings = verdict.readings or _NOTHING_READ
     left = [holder for holder in verdict.holders if holder not in gone]
     return decide(
@@ -681,10 +697,10 @@ def _fits_without(verdict: Verdict, gone: Sequence[Holder]) -> bool:
 
 def _given_back(readings: Readings, gone: Sequence[Holder]) -> Readings:
     pids = {pid for holder in gone for pid in holder.pids}
-    back_gb = sum(holder.resident_gb or 0.0 for holder in gone)
+    back_gb = sum(_or(holder.resident_gb, holder.budget.ram_gb) for holder in gone)
     gpus = []
     for gpu in readings.gpus:
-        used_gb = sum(_used_on(holder, gpu) for holder in gone)
+        used_gb = sum(_back_on(holder, gpu, readings.gpus) for holder in gone)
         if gpu.unified:
             back_gb += used_gb
         left = None
@@ -699,6 +715,18 @@ def _given_back(readings: Readings, gone: Sequence[Holder]) -> Readings:
         available_gb=_sum(mem.available_gb, back_gb),
     )
     return Readings(mem, tuple(gpus), readings.partial)
+
+
+def _back_on(holder: Holder, gpu: Gpu, gpus: Sequence[Gpu]) -> float:
+    if not _may_be_on(holder, gpu, gpus):
+        return 0.0
+    used = [p.used_gb for p in gpu.processes or () if p.pid in holder.pids]
+    known = None if None in used or not used else _used_on(holder, gpu)
+    return _or(known, holder.budget.vram_gb)
+
+
+def _or(known: float | None, budget_gb: float | None) -> float:
+    return (budget_gb or 0.0) if known is None else known
 
 
 def _told(pool: Pool, reserve_gb: float) -> str:

@@ -6,11 +6,18 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from remote_resident.admission import UNKNOWN, Holder, Memory, Readings
+from remote_resident.admission import UNKNOWN, Budget, Gpu, Holder, Memory, Readings
 from remote_resident.nvidia import device_count, driver_version, gpus
 
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+
 __all__ = [
+    "capacity",
+    "declared_budget",
+    "declares_resident_worker",
     "device_count",
     "driver_version",
     "facts",
@@ -18,6 +25,7 @@ __all__ = [
     "holdings",
     "meminfo",
     "partial_table",
+    "pool_free",
     "readings",
 ]
 
@@ -52,6 +60,69 @@ def readings(proc: Path = PROC) -> Readings:
     return Readings(
         meminfo(proc), gpus(proc / "driver/nvidia"), partial_table(proc) or False
     )
+
+
+def capacity(gpu: Gpu | None = None, mem: Memory | None = None) -> float | None:
+    """Give a pool's size, GiB: a device's own memory, or the host's.
+
+    `gpu` None, or with unified memory: the host's. `mem` None reads it now. None: not
+    known.
+    """
+    if gpu is not None and not gpu.unified:
+        return gpu.total_gb
+    return (mem or meminfo()).total_gb
+
+
+def pool_free(
+    gpu: Gpu | None = None, mem: Memory | None = None, *, co_tenants: bool = False
+) -> float | None:
+    """Give what is free of a pool now, GiB; None: not known.
+
+    Of a unified pool with co-tenants it is MemFree: what is merely available is not
+    there in time.
+    """
+    if gpu is not None and not gpu.unified:
+        return gpu.free_gb
+    mem = mem or meminfo()
+    if gpu is None or not co_tenants:
+        return mem.available_gb
+    known = [n for n in (mem.free_gb, mem.available_gb) if n is not None]
+    return min(known) if len(known) == 2 else None
+
+
+def declared_budget(slug: str, tree: Path | None = None) -> Budget:
+    """Give what a provider's manifest declares; UNKNOWN where it cannot be read.
+
+    VRAM is 0.0 for policy none, and None where none is declared. `tree` None: the one in
+    force.
+    """
+    provider = _provider(slug, tree)
+    if provider is None:
+        return UNKNOWN
+    none = provider.gpu_policy == "none"
+    return Budget(
+        vram_gb=0.0 if none else provider.gpu_vram_budget_gb,
+        ram_gb=provider.host_ram_budget_gb,
+        source="declared",
+        shareable=provider.gpu_shareable,
+        ram_unmeasured=provider.host_ram_budget_unmeasured,
+    )
+
+
+def declares_resident_worker(slug: str, tree: Path | None = None) -> bool:
+    """Say whether a slug is a provider that holds a resident worker."""
+    provider = _provider(slug, tree)
+    return provider is not None and provider.runtime_mode == "resident"
+
+
+def _provider(slug: str, tree: Path | None) -> "ProviderManifest | None":
+    from remote_resident import manifest, places
+    from remote_resident.errors import ProviderError
+
+    try:
+        return manifest.find(tree or places.find_tree(), slug)
+    except ProviderError:
+        return None
 
 
 def meminfo(proc: Path = PROC, cgroups: Path = CGROUPS) -> Memory:

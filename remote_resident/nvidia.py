@@ -40,7 +40,7 @@ def device_count(root: Path = NVIDIA) -> int:
 
 def gpus(
     root: Path = NVIDIA, *, program: str = "nvidia-smi", limit_s: float = SMI_LIMIT_S
-) -> tuple[Gpu, ...]:
+) -> list[Gpu]:
     """List the devices, one per MIG instance where MIG is on.
 
     Which devices there are is what the driver's own directory and nvidia-smi say
@@ -55,11 +55,11 @@ def gpus(
     path = shutil.which(program)
     if path is None:
         why = f"{program}: not on the path"
-        return tuple(_unread(gpu, loaded, why) for gpu in present)
+        return [_unread(gpu, loaded, why) for gpu in present]
     smi = _Smi(path, time.monotonic() + limit_s, limit_s)
     listed, why = _listed(smi)
     if not present and not listed and _NO_DRIVER.search(why):
-        return ()
+        return []
     found = [*listed, *_unlisted(present, listed, loaded, why)]
     return _with_processes(smi, _with_instances(smi, found))
 
@@ -215,7 +215,7 @@ def _gpu(values: dict[str, str]) -> Gpu:
         compute_capability=word("compute_cap", "compute_capability"),
         total_gb=total_gb,
         free_gb=memory("memory.free", "free_gb"),
-        unified=unified if total_gb is None and unified else _known(total_gb),
+        unified=True if unified else _known(total_gb),
         mig=mig == "Enabled",
         unknown=unknown,
     )
@@ -240,9 +240,9 @@ def _unlisted(
         yield _unread(Gpu(index=None, uuid=None), driver, why)
 
 
-def _with_processes(smi: _Smi, found: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def _with_processes(smi: _Smi, found: Sequence[Gpu]) -> list[Gpu]:
     if not found or all(gpu.processes is None for gpu in found):
-        return tuple(found)
+        return list(found)
     text, why = smi.ask(
         "--query-compute-apps=gpu_uuid,pid,used_gpu_memory",
         "--format=csv,noheader,nounits",
@@ -257,7 +257,7 @@ def _with_processes(smi: _Smi, found: Sequence[Gpu]) -> tuple[Gpu, ...]:
             by_uuid.setdefault(said.group(1), []).append(process)
         elif line.strip() and not _NO_PROCESSES.search(line):
             why = why or f"nvidia-smi: {line.strip()}"
-    return tuple(_with_own(gpu, by_uuid, why) for gpu in found)
+    return [_with_own(gpu, by_uuid, why) for gpu in found]
 
 
 _NO_PROCESSES = re.compile(r"No running (compute )?processes found")

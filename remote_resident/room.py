@@ -1,17 +1,36 @@
-"""Read the machine for a decision: budgets from manifests and reports, holders, memory."""
+"""Read the machine for a decision, and make room: budgets, holders, who may go.
 
+What is decided is decided in `admission`; here is what it is decided on.
+"""
+
+import json
 import os
+import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from remote_resident import admission, machine, nvidia, places
+from remote_resident import admission, machine, places
 from remote_resident.admission import UNKNOWN, Budget, Holder, Readings, Verdict
 from remote_resident.errors import ProviderError
-from remote_resident.manifest import LadderStep, ProviderManifest, find, load
+from remote_resident.manifest import (
+    LadderStep,
+    ProviderManifest,
+    effective_digest,
+    find,
+    load,
+)
 
-GIB = 2**30
+_GIB = 2**30
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+_START_TIMEOUT_S = 900.0
+_PING_S = 2.0
+_LEAVING_S = 30.0
+RETURN_S = 10.0
+"""How long the memory of who was retired may take to come back."""
+_LOOK_S = 0.05
 
 
 def room_for(
@@ -28,29 +47,55 @@ def room_for(
     `manifest`: or a slug of the tree in force. `own_instance` is the one that this start
     replaces, which is left out of the sum. `size` is the request's, for a ladder.
     `readings` and `held`: None reads them now. `smoke`: this start measures the budget.
+    Raises UsageError and ManifestError for a slug that is no provider.
     """
     if isinstance(manifest, str):
         manifest = find(places.find_tree(), manifest)
-    readings = readings or machine.readings()
-    if held is None:
-        held = holders()
-    others = [h for h in held if own_instance is None or h.instance != own_instance]
-    budget = budget_of(manifest, size=size, devices=len(readings.gpus))
+    readings = machine.readings() if readings is None else readings
+    held = holders() if held is None else held
+    own = [h for h in held if own_instance is not None and h.instance == own_instance]
+    pin = pin_of(manifest)
+    devices = len(admission.visible(readings.gpus, pin))
+    budget = budget_of(manifest, size=size, devices=devices)
     return admission.decide(
         manifest.slug,
         replace(budget, measuring=smoke),
-        others,
-        readings=readings,
-        pin=pin_of(manifest),
+        [holder for holder in held if holder not in own],
+        readings=_without(readings, own),
+        pin=pin,
     )
 
 
+def _without(readings: Readings, own: Sequence[Holder]) -> Readings:
+    """Leave the processes of who is replaced off the devices: no co-tenants of ours."""
+    pids = {pid for holder in own for pid in holder.pids}
+    if not pids:
+        return readings
+    gpus = [
+        gpu
+        if gpu.processes is None
+        else replace(
+            gpu, processes=tuple(p for p in gpu.processes if p.pid not in pids)
+        )
+        for gpu in readings.gpus
+    ]
+    return replace(readings, gpus=gpus)
+
+
 def pin_of(manifest: ProviderManifest) -> str | None:
-    """Give the CUDA_VISIBLE_DEVICES that limits a provider: the manifest's, then ours."""
+    """Give the CUDA_VISIBLE_DEVICES that limits a provider: the manifest's, then ours.
+
+    Empty is a limit too: no device at all. None: no limit.
+    """
     if manifest.gpu_policy == "none":
         return None
-    name = "CUDA_VISIBLE_DEVICES"
-    return manifest.env_vars.get(name) or os.environ.get(name) or None
+    for names in (manifest.kit_env, manifest.env_vars, os.environ):
+        if _DEVICES in names:
+            return names[_DEVICES]
+    return None
+
+
+# Budgets
 
 
 def budget_of(
@@ -58,112 +103,279 @@ def budget_of(
 ) -> Budget:
     """Give what a provider may take: the larger of declared and measured here.
 
-    With a `size` and a ladder the step at or above it stands for the declared number.
-    `devices`: how many there are, None to look; a provider whose device is optional takes
-    none where there is none.
+    With a `size` and a ladder it is the step at or above it. `devices`: how many there
+    are for it, None to look; a provider whose device is optional takes none where there
+    is none.
     """
-    measured = _measured(manifest)
-    vram, vram_source = _larger(
-        _stepped(manifest.gpu_ladder, size, manifest.gpu_vram_budget_gb),
-        measured.get("device_peak_bytes"),
-    )
-    ram, ram_source = _larger(
-        _stepped(manifest.host_ladder, size, manifest.host_ram_budget_gb),
+    measured, current = _measured(manifest)
+    ram, ram_source = _one_budget(
+        _step(manifest.host_ladder, size),
+        manifest.host_ram_budget_gb,
         measured.get("rss_peak_bytes"),
+        current=current,
     )
-    sources = [ram_source]
+    vram, vram_source = _one_budget(
+        _step(manifest.gpu_ladder, size),
+        manifest.gpu_vram_budget_gb,
+        measured.get("device_peak_bytes"),
+        current=current,
+    )
     if _without_device(manifest, devices):
-        vram = 0.0
-    else:
-        sources.insert(0, vram_source)
+        vram, vram_source = 0.0, ram_source
+    same = vram_source == ram_source
     return Budget(
         vram_gb=vram,
         ram_gb=ram,
-        source=", ".join(dict.fromkeys(sources)),
+        source=ram_source if same else f"VRAM {vram_source}, RAM {ram_source}",
         shareable=manifest.gpu_shareable,
         ram_unmeasured=manifest.host_ram_budget_unmeasured,
     )
 
 
 def _without_device(manifest: ProviderManifest, devices: int | None) -> bool:
-    if manifest.gpu_policy == "none":
-        return True
-    if manifest.gpu_policy == "required":
-        return False
-    return (nvidia.device_count() if devices is None else devices) == 0
+    if manifest.gpu_policy != "optional":
+        return manifest.gpu_policy == "none"
+    return (machine.device_count() if devices is None else devices) == 0
 
 
-def _stepped(
-    ladder: Sequence[LadderStep], size: float | None, declared: float | None
+def _step(ladder: Sequence[LadderStep], size: float | None) -> LadderStep | None:
+    """Give the ladder's step at or above a size; None where it has none so high."""
+    if size is None:
+        return None
+    return next((step for step in ladder if step.size >= size), None)
+
+
+def _one_budget(
+    step: LadderStep | None,
+    declared: float | None,
+    peak_bytes: int | None,
+    *,
+    current: bool,
 ) -> tuple[float | None, str]:
-    if size is not None:
-        for step in ladder:
-            if step.size >= size:
-                return step.peak_gb, f"ladder at {step.size}"
-    return declared, "declared" if declared is not None else "not declared"
-
-
-def _larger(
-    declared: tuple[float | None, str], peak_bytes: int | None
-) -> tuple[float | None, str]:
-    number, source = declared
-    if peak_bytes is None:
-        return number, source
-    peak = peak_bytes / GIB
-    if number is None or peak > number:
+    if step is not None:
+        return step.peak_gb, f"ladder at {step.size}"
+    peak = None if peak_bytes is None else peak_bytes / _GIB
+    if declared is None:
+        # a report of another manifest may raise what is declared, not stand for it
+        return (peak, "measured") if peak and current else (None, "not declared")
+    if peak is not None and peak > declared:
         return peak, "measured"
-    return number, source
+    return declared, "declared"
 
 
-def _measured(manifest: ProviderManifest) -> dict[str, int]:
-    """Read the peaks of this machine's report; empty where there is none.
-
-    A report of other inputs counts too: it can only raise what is asked for.
-    """
+def _measured(manifest: ProviderManifest) -> tuple[Mapping[str, int], bool]:
+    """Read the peaks of this machine's report, and whether this manifest made it."""
     path = places.measured_path(manifest.slug, manifest.tree)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("memory", {})
+        report = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}
-    return {key: value for key, value in table.items() if type(value) is int}
+        return {}, False
+    memory, inputs = report.get("memory"), report.get("inputs")
+    if not isinstance(memory, dict) or not isinstance(inputs, dict):
+        return {}, False
+    peaks = {key: value for key, value in memory.items() if type(value) is int}
+    return peaks, inputs.get("manifest") == effective_digest(manifest)
+
+
+# Holders
 
 
 def holders(proc: Path = machine.PROC) -> list[Holder]:
     """List who holds memory on this machine, each with the budget of its own manifest."""
-    return [
-        replace(holder, budget=_budget_of_holder(holder))
-        for holder in machine.holdings(proc)
-    ]
+    known: dict[str, ProviderManifest | None] = {}
+    found = []
+    for holder in machine.holdings(proc):
+        path = _manifest_path(holder)
+        if path not in known:
+            known[path] = _loaded(path, holder.tree)
+        found.append(_budgeted(holder, known[path]))
+    return [*found, *recorded()]
 
 
-def _budget_of_holder(holder: Holder) -> Budget:
-    """Find a holder's manifest by its argv; UNKNOWN where it cannot be read."""
-    folders = [Path(holder.manifest_dir)] if holder.manifest_dir else []
-    if holder.tree:
-        folders += [Path(holder.tree) / "manifests" / holder.slug, Path(holder.tree)]
-    for folder in folders:
-        path = folder / "provider.toml"
-        try:
-            if not path.is_file():
-                continue
-            return budget_of(load(path, Path(holder.tree) if holder.tree else None))
-        except (OSError, ProviderError):
-            return UNKNOWN
-    return UNKNOWN
+def _manifest_path(holder: Holder) -> str:
+    """Name a holder's manifest; empty where its argv says nothing of one."""
+    if holder.manifest_dir:
+        return f"{holder.manifest_dir}/provider.toml"
+    return f"{holder.tree}/manifests/{holder.slug}/provider.toml" if holder.tree else ""
 
 
-def declared_budget(slug: str, tree: Path | None = None) -> Budget | None:
-    """Give the budget of a provider; None where it cannot be read."""
+def _loaded(path: str, tree: str | None) -> ProviderManifest | None:
+    if not path:
+        return None
+    inside = tree is not None and path.startswith(f"{tree}/manifests/")
     try:
-        return budget_of(find(tree or places.find_tree(), slug))
-    except ProviderError:
+        return load(Path(path), Path(tree) if tree and inside else None)
+    except (OSError, ValueError, ProviderError):
         return None
 
 
-def declares_resident_worker(slug: str, tree: Path | None = None) -> bool:
-    """Say whether a slug is a provider that holds a resident worker."""
+def _budgeted(holder: Holder, manifest: ProviderManifest | None) -> Holder:
+    if manifest is None or manifest.slug != holder.slug:
+        limit_s, budget = _START_TIMEOUT_S, UNKNOWN
+    else:
+        limit_s, budget = manifest.runtime_start_timeout_s, budget_of(manifest)
+    loading = holder.loading
+    if loading is None and holder.started is not None:
+        # its socket is not ours to see; who is older than a load may last has loaded
+        loading = time.time() - holder.started < limit_s
+    return replace(holder, budget=budget, loading=loading)
+
+
+def recorded(directory: Path | None = None) -> list[Holder]:
+    """List the services that this user's daemon runs, by its records of them.
+
+    A record is `<name>.json` in `<state>/held`: `slug`, `tree`, `instance`, `pids`,
+    `device`, `vram_gb`, `ram_gb`, `loading`, `boot_id`; what is not there is unknown. A
+    record of an earlier boot is of nobody; one that cannot be read is somebody's.
+    """
+    directory = places.state_dir() / "held" if directory is None else directory
     try:
-        provider = find(tree or places.find_tree(), slug)
-    except ProviderError:
+        names = sorted(path for path in directory.iterdir() if path.suffix == ".json")
+    except OSError:
+        return []
+    return [holder for path in names for holder in _recorded(path)]
+
+
+def _recorded(path: Path) -> Iterator[Holder]:
+    try:
+        said: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    if said.get("boot_id", boot_id()) != boot_id():
+        return
+
+    def number(name: str) -> float | None:
+        value = said.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if is_number else None
+
+    def word(name: str) -> str | None:
+        value = said.get(name)
+        return value if isinstance(value, str) else None
+
+    pids = said.get("pids")
+    yield Holder(
+        slug=word("slug") or path.stem,
+        tree=word("tree"),
+        instance=word("instance"),
+        pids=tuple(p for p in pids if type(p) is int) if isinstance(pids, list) else (),
+        uid=os.geteuid(),
+        device=word("device"),
+        budget=Budget(number("vram_gb"), number("ram_gb"), "registered"),
+        loading=said.get("loading") is not False,
+        resident_gb=None,
+    )
+
+
+def boot_id() -> str | None:
+    """Give what tells this boot of the machine from every other; None: not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+# Making room
+
+
+def make_room(
+    verdict: Verdict,
+    again: Callable[[], Verdict],
+    *,
+    idle_s: Callable[[Holder], float | None] | None = None,
+    retire: Callable[[Holder], object] | None = None,
+    wait_s: float = RETURN_S,
+) -> tuple[Verdict, list[Holder]]:
+    """Retire idle workers of this user until a refused provider fits; give who went.
+
+    Least recently used first, as few as needed, none where all of them would not do.
+    `idle_s` gives the seconds that a holder has been idle, None for one that is busy or
+    cannot be asked; `retire` returns once its processes are gone. Memory may come back
+    only later: `again` reads and decides afresh until it admits or `wait_s` are over.
+    """
+    idle_s, retire = idle_s or ask_idle_s, retire or end
+    mine = [holder for holder in verdict.holders if holder.uid == os.geteuid()]
+    waits = [(idle_s(holder), holder) for holder in mine]
+    idle = sorted(
+        ((s, holder) for s, holder in waits if s is not None), key=lambda one: -one[0]
+    )
+    gone = admission.to_retire(verdict, [holder for _, holder in idle])
+    if not gone:
+        return verdict, []
+    for holder in gone:
+        retire(holder)
+    deadline = time.monotonic() + wait_s
+    while not (verdict := again()).admit and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return verdict, gone
+
+
+def ask_idle_s(holder: Holder) -> float | None:
+    """Ask a worker for how long nobody has asked it; None: busy, or not to be asked.
+
+    A worker that does not tell has been idle since it started, at most.
+    """
+    from remote_resident import client
+    from remote_resident.errors import WorkerRequestError
+    from remote_resident.worker_side.protocol import ProtocolError
+
+    if holder.instance is None or holder.socket is None:
+        return None
+    try:
+        reply, _ = client.ask(Path(holder.socket), "ping", _PING_S)
+    except (client.Gone, client.Silent, WorkerRequestError, ProtocolError):
+        return None
+    is_free = reply.get("busy_since") is None and not reply.get("queue")
+    if reply.get("instance") != holder.instance or not is_free:
+        return None
+    seconds = reply.get("idle_s", reply.get("uptime_s"))
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def end(holder: Holder) -> None:
+    """Ask an idle worker to stop, wait, and end what is left of its instance."""
+    import contextlib
+
+    from remote_resident import processes
+
+    with contextlib.ExitStack() as stack:
+        fds = []
+        for pid in holder.pids:
+            with contextlib.suppress(OSError):
+                fds.append(os.pidfd_open(pid))
+                stack.callback(os.close, fds[-1])
+        if _asked_to_stop(holder):
+            _until_ended(fds)
+    if holder.instance is not None:
+        processes.end_all(holder.instance)
+
+
+def _asked_to_stop(holder: Holder) -> bool:
+    from remote_resident import client
+    from remote_resident.errors import WorkerRequestError
+    from remote_resident.worker_side.protocol import ProtocolError
+
+    if holder.socket is None:
         return False
-    return provider.runtime_mode == "resident"
+    try:
+        client.ask(Path(holder.socket), "stop", _PING_S)
+    except (client.Gone, client.Silent, WorkerRequestError, ProtocolError):
+        return False
+    return True
+
+
+def _until_ended(pidfds: list[int]) -> None:
+    import select
+
+    poll = select.poll()
+    for fd in pidfds:
+        poll.register(fd, select.POLLIN)
+    waiting = len(pidfds)
+    deadline = time.monotonic() + _LEAVING_S
+    while waiting and (left_s := deadline - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left_s * 1000):
+            poll.unregister(fd)
+            waiting -= 1
