@@ -49,7 +49,11 @@ from typing import TYPE_CHECKING, Any
 
 from remote_resident import client, crashes, places, processes, spawn, start_command
 from remote_resident.client import Message, OnEvent
-from remote_resident.errors import WorkerRequestError, WorkerStartError
+from remote_resident.errors import (
+    ProviderError,
+    WorkerRequestError,
+    WorkerStartError,
+)
 from remote_resident.once import run_once
 from remote_resident.processes import end_all
 from remote_resident.spawn import exit_hint
@@ -165,6 +169,8 @@ class ResidentWorker:
         """The id of the last start or adoption; None: none yet."""
         self.make_room = False
         """Whether admission may retire idle workers for this start."""
+        self.warm: str | None = None
+        """What became of a load ahead of need: loading, loaded, `failed: why`."""
         self.socket_path = socket_path or _usual_socket(manifest)
         self._log = spawn.Log(self.log_path)
         self._crashes = crashes.History(places.crash_path(self.slug, manifest.tree))
@@ -234,7 +240,8 @@ class ResidentWorker:
             error = exc
         finally:
             with self._guard:
-                self._held = held
+                # a refused start leaves a worker that is in use where it is
+                self._held = held or self._held
                 self._starting = None
             shared.set(held.started if held else None, error)
 
@@ -259,8 +266,9 @@ class ResidentWorker:
             self.socket_path.unlink(missing_ok=True)
             return None
         if (found.slug, found.tree) != (self.slug, self.tree):
+            who = f"{found.slug} of {found.tree}" if found.slug else found.stranger()
             raise WorkerRequestError(
-                f"{self.socket_path}: answered by {found.slug} of {found.tree}, "
+                f"{self.socket_path}: answered by {who}, "
                 f"{self.slug} of {self.tree} wanted",
                 reason="socket_path",
             )
@@ -304,6 +312,11 @@ class ResidentWorker:
                 "visible from here, one that can be watched wanted",
                 reason="stale_worker",
             )
+        known = self._held
+        if known is not None and known.started.instance == found.instance:
+            # our own: a second handle would let go of its lifeline
+            os.close(pidfd)
+            return known
         self.instance = found.instance
         started = Started(
             pid=pid,
@@ -367,9 +380,12 @@ class ResidentWorker:
         except BaseException as exc:
             self._clear(instance, child, cli)
             if isinstance(exc, _StartFailed) and exc.counts:
-                self._crashes.failed(inputs, exc.short)
+                # history may refuse; it may not stand in the way of the reason
+                with contextlib.suppress(OSError, ProviderError):
+                    self._crashes.failed(inputs, exc.short)
             raise
-        self._crashes.forget()
+        with contextlib.suppress(OSError):
+            self._crashes.forget()
         started = Started(
             pid=child.pid,
             instance=instance,
@@ -633,11 +649,10 @@ class ResidentWorker:
             if held.wait_end(0):
                 self._bury(held)
             return _NotBegun(f"{self.slug}: {said}, before it began", "worker_died")
-        op = "the request"
         if not held.wait_end(END_S):
             return WorkerRequestError(
                 f"{self.slug}: {said}, and worker {held.started.pid} lives on; "
-                f"a reply to {op} wanted; log {self.log_path}",
+                f"a reply wanted; log {self.log_path}",
                 reason="protocol_error",
             )
         return WorkerRequestError(
@@ -782,6 +797,7 @@ class ResidentWorker:
             "tree": self.tree,
             "socket": str(self.socket_path),
             "log": str(self.log_path),
+            "warm": self.warm,
         }
         try:
             found = self._found()
@@ -794,7 +810,8 @@ class ResidentWorker:
         current = None if found.inputs is None else found.inputs == self._inputs_now()
         state = found.state() if self._answers(found) else "foreign"
         known = {"pid": found.pid, "instance": found.instance, "inputs": found.inputs}
-        return {**found.reply, **about, **known, "state": state, "current": current}
+        said = {k: v for k, v in found.reply.items() if k not in ("ok", "_meter")}
+        return {**said, **about, **known, "state": state, "current": current}
 
     def _answers(self, found: "_Found") -> bool:
         return (found.slug, found.tree) == (self.slug, self.tree)
@@ -881,6 +898,11 @@ class _Found:
             busy=True,
             confirmed=False,
         )
+
+    def stranger(self) -> str:
+        """Name who is no worker that can be recognised."""
+        seen = "a process not visible from here" if self.pid is None else self.pid
+        return f"nobody although it accepts ({seen})"
 
     def state(self) -> str:
         """Name its state."""
@@ -975,26 +997,39 @@ class _NotBegun(Exception):
 _ALL: "weakref.WeakSet[ResidentWorker]" = weakref.WeakSet()
 
 
-@atexit.register
-def stop_owned() -> None:
-    """Stop every owned worker of this process, together within ten seconds."""
-    deadline = time.monotonic() + EXIT_GRACE_S
-    owned = [worker for worker in _ALL if worker.owns_one()]
+def stop_owned(grace_s: float = EXIT_GRACE_S) -> list[int]:
+    """Stop every owned worker of this process, together; the pids that ended.
+
+    Bounded by `grace_s` and what it takes to end a process; never raises.
+    """
+    deadline = time.monotonic() + grace_s
+    ended: list[int] = []
+    owned = [worker for worker in list(_ALL) if worker.owns_one()]
     threads = [
-        threading.Thread(target=_stop_quietly, args=(worker, deadline), daemon=True)
-        for worker in owned
+        threading.Thread(target=_stop_quietly, args=(w, deadline, ended), daemon=True)
+        for w in owned
     ]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:
+        # some interpreters start no threads this late: one after the other then
+        for worker in owned:
+            _stop_quietly(worker, deadline, ended)
     for thread in threads:
-        thread.start()
-    for thread in threads:
-        # what is not ended by then loses its lifeline with this process
-        thread.join(max(0.0, deadline - time.monotonic()) + 2 * END_GRACE_S)
+        if thread.ident is not None:
+            # what is not ended by then loses its lifeline with this process
+            thread.join(max(0.0, deadline - time.monotonic()) + 2 * END_S)
+    return sorted(set(ended))
 
 
-def _stop_quietly(worker: ResidentWorker, deadline: float) -> None:
+def _stop_quietly(worker: ResidentWorker, deadline: float, ended: list[int]) -> None:
     # nothing may be raised at exit, and the lifeline ends what this could not
     with contextlib.suppress(Exception):
-        worker.stop(max(0.0, deadline - time.monotonic()))
+        ended.extend(worker.stop(max(0.0, deadline - time.monotonic())))
+
+
+atexit.register(stop_owned)
 
 
 def _renew_all() -> None:
