@@ -3,12 +3,14 @@
 Each gives what it came to by slug, and leaves showing it to the reporter.
 """
 
+import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.step import Making, StepResult, refused
+from tasks.step import Making, Progress, StepResult, refused
 
 if TYPE_CHECKING:
     from tasks.check import ProviderCheck
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 Came = list[tuple[str, StepResult]]
 """What something came to, by slug."""
+
+_NEXT = re.compile(r"^next: doit (setup|check|report|env|verify|lock):(\S+)$")
 
 
 def check(run: "Run", names: Sequence[str] | None) -> Came:
@@ -29,7 +33,11 @@ def verify(run: "Run", names: Sequence[str] | None) -> Came:
     """Read every weight in full."""
     from tasks import check as checking
 
-    return judged("verify", checking.verify(run.tree, names))
+    def progress(done: int, total: int) -> None:
+        read = Progress("reading", done, total, "bytes")
+        run.reporter.screen.progress(names[0] if names else "", "verify", read)
+
+    return judged("verify", checking.verify(run.tree, names, progress=progress))
 
 
 def judged(step: str, checks: Sequence["ProviderCheck"]) -> Came:
@@ -39,9 +47,20 @@ def judged(step: str, checks: Sequence["ProviderCheck"]) -> Came:
 
 def _judged(step: str, found: "ProviderCheck") -> StepResult:
     if not found.ok:
-        return refused(step, found.problems)
+        result = refused(step, found.problems)
+        ours = any(problem.reason == "internal" for problem in found.problems)
+        return replace(result, reason="internal") if ours else result
     detail = "set up on this machine" if found.set_up else "not set up on this machine"
     return StepResult(step, "present", detail if step == "check" else "at its pins")
+
+
+def as_tu(result: StepResult) -> StepResult:
+    """Give the same with the commands to type next as `tu` has them.
+
+    Those of doit work in a checkout, those of `tu` in any directory.
+    """
+    lines = [_NEXT.sub(r"next: tu remote \1 \2", line) for line in result.lines]
+    return replace(result, lines=lines)
 
 
 def report(run: "Run", names: Sequence[str] | None) -> Came:

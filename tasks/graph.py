@@ -388,7 +388,13 @@ def run(
             return tasks
 
     # no configuration file: it would be that of wherever the caller stands
-    code = DoitMain(Loader(), config_filenames=()).run(["run", *words])
+    try:
+        code = DoitMain(Loader(), config_filenames=()).run(["run", *words])
+    except signals.Cut:
+        # the reporter has said what was cut, if the run had begun
+        if not reporter.results.cut:
+            raise
+        return reporter.results
     if code == USAGE:
         # doit's word for what broke outside every task; it has said what
         reporter.results.broken = True
@@ -416,7 +422,11 @@ def _config(reporter: object) -> dict[str, object]:
 
 
 def for_doit(
-    dodo: str | Path, argv: Sequence[str] | None = None
+    dodo: str | Path,
+    argv: Sequence[str] | None = None,
+    *,
+    steps: Callable[[str], StepModule] = step_module,
+    find: Find = find_provider,
 ) -> tuple[dict[str, object], "Callable[[], Iterator[Task]]"]:
     """Give doit's configuration and the creator of all tasks, for a dodo.py.
 
@@ -450,7 +460,7 @@ def for_doit(
             if selection is not None and selection.of("setup"):
                 self.facts = this.facts
 
-    this = Run(tree, Reporter(screen, rows))
+    this = Run(tree, Reporter(screen, rows), steps, find)
 
     def task_graph() -> "Iterator[Task]":
         wanted = selection or selecting.everything(tree, developer)

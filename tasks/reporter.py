@@ -2,15 +2,15 @@
 
 import json
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from remote_resident.cli.signals import Cut
 from remote_resident.errors import OUR_ERROR, USAGE, ManifestError, UsageError
+from tasks.commands import as_tu
 from tasks.screen import Facts, Screen
 from tasks.step import STEPS, StepResult, exit_code
 
@@ -18,7 +18,6 @@ ROWS_VARIABLE = "TU_REMOTE_ROWS"
 MANIFEST = "manifest"
 """The step of a row that says that a manifest is unreadable."""
 
-_NEXT = re.compile(r"^next: doit (setup|check|report|env|verify|lock):(\S+)$")
 _SETUP = frozenset({*STEPS, MANIFEST})
 
 
@@ -188,7 +187,7 @@ class Reporter:
     def record(self, slug: str, result: StepResult, *, shown: bool = True) -> None:
         """Take a result in, show it, and write its row."""
         if not self._exits:
-            result = replace(result, lines=[_as_tu(line) for line in result.lines])
+            result = as_tu(result)
         with self._lock:
             self.results.add(slug, result)
             if shown:
@@ -201,6 +200,8 @@ class Reporter:
             node = self._open.pop(task.name, None) or _node(task)
         if node is None:
             return True
+        widest = max((len(slug) for slug, _ in node.results), default=0)
+        self.screen.slug_width = max(self.screen.slug_width, widest)
         for slug, result in node.results:
             self.record(slug, result, shown=node.shown or not result.ok)
         self.screen.forget(node.slug, node.step)
@@ -265,10 +266,6 @@ def streams(environ: dict[str, str] | None = None) -> tuple[TextIO, TextIO | Non
             f"{ROWS_VARIABLE}: {wanted!r} found, a file descriptor open for writing, "
             "or -, wanted"
         ) from None
-
-
-def _as_tu(line: str) -> str:
-    return _NEXT.sub(r"next: tu remote \1 \2", line)
 
 
 def _end_children() -> None:

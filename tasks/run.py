@@ -32,7 +32,9 @@ _DECLARED = {"environment": "lock", "kit": "kit", "weights": "weights"}
 class StepModule(Protocol):
     """What a step of the setup is made of."""
 
-    def problems(self, provider: "ProviderManifest", /) -> list[Problem]: ...
+    def problems(
+        self, provider: "ProviderManifest", /, **progress: Any
+    ) -> list[Problem]: ...
     def make(self, provider: "ProviderManifest", /) -> Making: ...
 
 
@@ -68,10 +70,22 @@ class Run:
         began = time.monotonic()
 
         def asked() -> StepResult:
-            found = self.steps(step).problems(provider)
+            found = self._problems(provider, step)
             return refused(step, found) if found else _standing(provider, step)
 
         return guarded(step, asked).timed(time.monotonic() - began)
+
+    def _problems(self, provider: "ProviderManifest", step: str) -> list[Problem]:
+        module = self.steps(step)
+        if step != "weights":
+            return module.problems(provider)
+        # what the memo does not know is read here, and that can take its time
+
+        def progress(done: float, total: float) -> None:
+            read = Progress("reading", done, total, "bytes")
+            self.reporter.screen.progress(provider.slug, step, read)
+
+        return module.problems(provider, progress=progress)
 
     def ask_all(self, provider: "ProviderManifest") -> list[StepResult]:
         """Find out how far a provider is set up, up to the first step that is not.
@@ -95,8 +109,9 @@ class Run:
             # preflight only looks and refuses: there is nothing to take turns at
             if step == "preflight":
                 return self.drive(provider.slug, step, module.make(provider))
-            with self.turn(provider) as waited:
-                if waited and (found := self.ask(provider, step)).ok:
+            with self.turn(provider):
+                # asked again: another setup may have made it since, waited for or not
+                if (found := self.ask(provider, step)).ok:
                     return found
                 return self.drive(provider.slug, step, module.make(provider))
 
@@ -126,14 +141,14 @@ class Run:
             making.close()
 
     @contextmanager
-    def turn(self, provider: "ProviderManifest") -> Iterator[bool]:
-        """Hold a provider's turn; say whether it had to be waited for."""
+    def turn(self, provider: "ProviderManifest") -> Iterator[None]:
+        """Hold a provider's turn, and let what is started in it hold it too."""
         from tasks import child
 
         path = places.step_lock_path(provider.slug, provider.tree)
         note = self.reporter.screen.note
-        with turn(path, provider.slug, note) as held, child.inheriting(held.fd):
-            yield held.waited
+        with turn(path, provider.slug, note) as fd, child.inheriting(fd):
+            yield
 
     def facts(self, slug: str) -> Facts:
         """Say where a provider's report is and what the model answered."""

@@ -137,6 +137,8 @@ class Screen:
         self.say([(f"{'provider':{width}}  {'  '.join(columns)}".rstrip(), "dim")])
         for slug, steps in results.items():
             cells: list[Span] = [(f"{slug:{width}}", "")]
+            if unread := [step for step in steps if step not in STEPS]:
+                cells.append((f"  {_SYMBOLS['refused']} {unread[0]} unreadable", "bad"))
             for step in STEPS:
                 cells += [("  ", ""), *_cell(step, steps.get(step))]
             self.say(cells)
@@ -198,7 +200,8 @@ class Screen:
             (f"{verdict:{_VERDICT_WIDTH}}  ", style),
             (f"{slug:{self.slug_width}}  ", ""),
             (f"{result.step:{_STEP_WIDTH}}  ", ""),
-            (f"{_seconds(result.seconds):>7}  ", "dim"),
+            # exactly nothing: nobody took the time
+            (f"{_seconds(result.seconds):>7}  " if result.seconds else "", "dim"),
         ]
 
     def _write(self, stream: TextIO, spans: list[Span], indent: int) -> None:

@@ -4,40 +4,29 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from remote_resident import places
 from remote_resident.errors import ProviderError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """A lock that is held."""
-
-    fd: int
-    """Given to the children of the step: the lock lasts until the last has ended."""
-    waited: bool
-    """Whether somebody else held it, so that what was found before may be no more."""
-
-
 @contextmanager
-def turn(path: Path, slug: str, say: Callable[[str], None]) -> Iterator[Turn]:
+def turn(path: Path, slug: str, say: Callable[[str], None]) -> Iterator[int]:
     """Hold the lock file for the block; wait for it, and say for whom.
 
+    Gives the descriptor: whoever inherits it holds the lock until it ends.
     The wait ends by a signal like any other call. The file stays: what is locked is
     the file, and a new one under the same name would be another lock. Raises
     ProviderError (`locked`) where the file cannot be opened.
     """
     fd = _open(path)
     try:
-        waited = not _free(fd)
-        if waited:
+        if not _free(fd):
             say(f"{slug}: waiting for {_holder(fd)} ({path})")
             fcntl.flock(fd, fcntl.LOCK_EX)
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-        yield Turn(fd=fd, waited=waited)
+        yield fd
     finally:
         # closed, not unlocked: a child that outlives this process still holds it
         os.close(fd)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from remote_resident.cli import signals
 from remote_resident.cli.answer import Answer, Asked, emit, failure, our_error
@@ -21,6 +21,9 @@ COMMANDS = {
     "lock": "resolve a lock anew",
 }
 """Each is the module of that name here, with `arguments(parser)` and `run(asked)`."""
+
+# a module's name becomes one of this package, where it would hide the builtin
+_MODULES = {"list": "listing"}
 
 _GLOBAL = """\
 options, before or after the command:
@@ -75,7 +78,7 @@ def _answer(words: list[str]) -> Answer:
         text = _help(group, verb)
         return _told(text) if known.help else _refused_with_help(text)
     parser = _parser(verb)
-    command = import_module(f"remote_resident.cli.{verb}")
+    command = _module(verb)
     command.arguments(parser)
     parser.parse_args(rest, namespace=asked)
     answer = command.run(asked)
@@ -125,6 +128,10 @@ def _full(word: str) -> str:
     return f"tu {word}" if word == "remote" else f"tu remote {word}"
 
 
+def _module(verb: str) -> Any:
+    return import_module(f"remote_resident.cli.{_MODULES.get(verb, verb)}")
+
+
 def _parser(verb: str) -> Parser:
     return Parser(
         prog=f"tu remote {verb}",
@@ -139,7 +146,7 @@ def _parser(verb: str) -> Parser:
 def _help(group: str | None, verb: str | None) -> str:
     if verb is not None:
         parser = _parser(verb)
-        import_module(f"remote_resident.cli.{verb}").arguments(parser)
+        _module(verb).arguments(parser)
         return parser.format_help()
     prog = "tu remote" if group else "tu"
     width = max(map(len, COMMANDS))

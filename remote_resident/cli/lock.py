@@ -4,6 +4,7 @@ from typing import Any
 
 from remote_resident.cli import tree
 from remote_resident.cli.answer import Answer, Asked
+from remote_resident.errors import UsageError
 
 
 def arguments(parser: Any) -> None:
@@ -15,6 +16,12 @@ def run(asked: Asked) -> Answer:
     """Resolve it, showing what the resolver says."""
     root = tree.data(asked)
     selection = tree.code("selection")
-    selection.select([f"lock:{asked.name}"], root)
+    known = selection.lock_names(root)
+    if asked.name not in known:
+        close = selection.near(asked.name, known)
+        near = f"; near: {', '.join(close)}" if close else ""
+        raise UsageError(
+            f"no {asked.name!r} among the {len(known)} locks of {root}{near}"
+        )
     results = tree.graph(asked, root, [("lock", asked.name)])
     return tree.one(results, {"lock": str(root / "locks" / f"{asked.name}.lock")})

@@ -3,8 +3,8 @@
 import sys
 from importlib import import_module
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from remote_resident import places
@@ -28,7 +28,10 @@ def code(module: str) -> Any:
         spec = PathFinder.find_spec("tasks", [str(root)])
         if spec is None or spec.loader is None:
             raise UsageError(f"{root}: no tasks/ in it, the installation's wanted")
-        package = module_from_spec(spec)
+        # what importlib.util does, without importing it: it costs more than all this
+        package = ModuleType("tasks")
+        package.__spec__, package.__file__ = spec, spec.origin
+        package.__path__ = spec.submodule_search_locations or []
         sys.modules["tasks"] = package
         spec.loader.exec_module(package)
     return import_module(f"tasks.{module}")
@@ -58,6 +61,26 @@ def graph(
     reporter = reporting.Reporter(screen, reporting.Rows(rows))
     selection = code("selection").Selection(names=tuple(dict.fromkeys(names)))
     return code("graph").run(root, selection, reporter, alone=alone)
+
+
+def screen(asked: Asked) -> Any:
+    """Give what shows results to people: on stdout, where no document goes there."""
+    return code("screen").Screen(quiet=asked.quiet, color=asked.color)
+
+
+def judged(asked: Asked, step: str, checks: list[Any]) -> Answer:
+    """Show what a look at each provider came to, and give the answer."""
+    commands, shown = code("commands"), screen(asked)
+    shown.slug_width = max((len(found.slug) for found in checks), default=0)
+    results = commands.judged(step, checks)
+    for slug, result in results:
+        shown.finished(slug, commands.as_tu(result))
+    document = {
+        "ok": all(found.ok for found in checks),
+        "providers": [found.as_dict() for found in checks],
+    }
+    exit_code = code("step").exit_code([result for _, result in results])
+    return Answer(document=document, code=exit_code)
 
 
 def one(results: Any, document: dict[str, object]) -> Answer:

@@ -1,0 +1,431 @@
+"""The command line: one document, the exit codes, and nobody's mistake a traceback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_steps import PLAIN_SIGNALS, plant
+
+from remote_resident.cli import COMMANDS, main
+
+TU = (sys.executable, "-m", "remote_resident")
+DEADLINE_S = 30
+HEAVY = {"doit", "rich", "requests", "asyncio", "importlib.metadata", "tasks.graph"}
+
+MISTAKES = [
+    ([], "no command found, one wanted"),
+    ([""], "tu : no such command"),
+    (["setup", "alpha"], "tu setup: no such command; near: tu remote setup"),
+    (["remote"], "no command found, one wanted"),
+    (["remote", "stup"], "tu remote stup: no such command; near: tu remote setup"),
+    (["remote", ""], "tu remote : no such command"),
+    (
+        ["remote", "setup"],
+        "tu remote setup: neither a name nor --all found, one of them wanted; "
+        "providers: alpha, beta",
+    ),
+    (
+        ["remote", "setup", "alpha", "--all"],
+        "tu remote setup: both names and --all found, one of them wanted; "
+        "providers: alpha, beta",
+    ),
+    (
+        ["remote", "setup", "alpha", "--only", "nope"],
+        "tu remote setup: argument --only: invalid choice: 'nope' (choose from "
+        "'preflight', 'environment', 'kit', 'weights', 'smoke')",
+    ),
+    (
+        ["remote", "setup", "alpha", "--nope"],
+        "tu remote setup: unrecognized arguments: --nope",
+    ),
+    (
+        ["remote", "setup", "alpha", "--tree"],
+        "tu: argument --tree: expected one argument",
+    ),
+    (["remote", "env"], "tu remote env: the following arguments are required: SLUG"),
+    (
+        ["remote", "verify"],
+        "tu remote verify: the following arguments are required: SLUG",
+    ),
+]
+NAMES = [
+    (["setup", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
+    (["setup", ""], "no provider '' among the 2 of {tree}"),
+    (["check", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
+    (["verify", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
+    (["env", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
+    (["list", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
+    (["lock", "alpa"], "no 'alpa' among the 0 locks of {tree}"),
+    (["setup", "./nowhere"], "./nowhere: no provider.toml there"),
+]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return plant(tmp_path / "a tree", "alpha", "beta")
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, object]:
+    """Run a command line with --json; stdout must be one document and nothing else."""
+    code = main([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def tu(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*TU, *words], cwd=cwd, text=True, capture_output=True, timeout=DEADLINE_S
+    )
+
+
+# -- wrong usage
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES)
+def test_wrong_usage_ends_with_3_and_says_what_was_wanted(
+    tree: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, told = (
+        document(capsys, "--tree", str(tree), *words)
+        if (words[-1:] != ["--tree"])
+        else document(capsys, *words)
+    )
+
+    assert code == 3
+    assert isinstance(told, dict)
+    assert told["error"] == message
+    assert (told["ok"], told["reason"], told["problems"]) == (False, "unknown_name", [])
+    assert set(told) == {"ok", "reason", "error", "problems", "next"}
+
+
+@pytest.mark.parametrize(("words", "message"), NAMES)
+def test_an_unknown_name_ends_with_3_and_names_what_is_near(
+    tree: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, told = document(capsys, "--tree", str(tree), "remote", *words)
+
+    assert isinstance(told, dict)
+    assert (code, told["error"]) == (3, message.format(tree=tree))
+
+
+def test_a_mistake_is_told_to_people_on_stderr_in_two_lines(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["remote", "--tree", str(tree), "setup", "alpa"]) == 3
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        f"tu: no provider 'alpa' among the 2 of {tree}; near: alpha",
+        "next: tu remote list",
+    ]
+
+
+@pytest.mark.parametrize("name", ["nowhere", "a tree/manifests"])
+def test_a_tree_without_manifests_is_refused(
+    tree: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    code, told = document(capsys, "--tree", str(tree.parent / name), "remote", "list")
+
+    assert code == 3
+    assert isinstance(told, dict)
+    assert told["error"].startswith(f"--tree {tree.parent / name}: no ")
+
+
+# -- options
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_global_options_may_stand_anywhere(
+    tree: Path, capsys: pytest.CaptureFixture[str], at: int
+) -> None:
+    words = ["remote", "list"]
+    words[at:at] = ["--json", "--tree", str(tree), "--quiet", "--no-color"]
+
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["slug"] for row in found["providers"]] == ["alpha", "beta"]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "tu 0.1.0\n"
+    assert document(capsys, "--version") == (0, {"version": "0.1.0"})
+
+
+@pytest.mark.parametrize("words", [[], ["remote"], *(["remote", c] for c in COMMANDS)])
+def test_help_is_no_failure_and_one_document(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: tu")
+    assert "--tree DIR" in text
+    code, told = document(capsys, *words, "-h")
+    assert isinstance(told, dict)
+    assert (code, told["help"].rstrip()) == (0, text.rstrip())
+
+
+# -- commands
+
+
+def test_a_list_says_what_each_provider_is_and_a_broken_one_too(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "manifests/beta/provider.toml").write_text("slug =\n")
+
+    _, told = document(capsys, "--tree", str(tree), "remote", "list")
+
+    assert told == {
+        "providers": [
+            {
+                "slug": "alpha",
+                "description": "Answers with what it was asked.",
+                "mode": "resident",
+                "status": "untested",
+                "set_up": False,
+                "gpu_policy": "none",
+                "ok": True,
+            },
+            {
+                "slug": "beta",
+                "description": None,
+                "mode": None,
+                "status": None,
+                "set_up": False,
+                "gpu_policy": None,
+                "ok": False,
+            },
+        ]
+    }
+
+
+def test_a_setup_answers_in_its_own_shape_also_when_it_is_refused(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tree / "manifests/alpha/provider.toml"
+    manifest.write_text(manifest.read_text().replace(sys.executable, "/no/python"))
+
+    code, told = document(capsys, "--tree", str(tree), "remote", "setup", "alpha")
+
+    assert code == 1
+    assert isinstance(told, dict)
+    (result,) = told["results"]
+    assert (told["ok"], result["ok"], result["measured"]) == (False, False, None)
+    (step,) = result["steps"]
+    assert set(step) == {"step", "verdict", "reason", "detail", "lines", "seconds"}
+    assert (step["step"], step["verdict"], step["reason"]) == (
+        "preflight",
+        "refused",
+        "python_missing",
+    )
+
+
+def test_a_provider_that_cannot_be_read_is_a_failure_with_every_fault(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tree / "manifests/beta/provider.toml"
+    manifest.write_text(manifest.read_text() + "spam = 1\neggs = 2\n")
+
+    code, told = document(capsys, "--tree", str(tree), "remote", "setup", "beta")
+
+    assert code == 3
+    assert isinstance(told, dict)
+    assert (told["ok"], told["reason"]) == (False, "manifest_invalid")
+    assert [problem["name"] for problem in told["problems"]] == [
+        "smoke.spam",
+        "smoke.eggs",
+    ]
+
+
+def test_a_directory_stands_for_a_slug(
+    tree: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    outside = plant(tmp_path / "other", "gamma") / "manifests" / "gamma"
+
+    code, told = document(
+        capsys, "--tree", str(tree), "remote", "setup", str(outside), "--only", "kit"
+    )
+
+    assert code == 0
+    assert isinstance(told, dict)
+    (result,) = told["results"]
+    assert result["slug"] == "gamma"
+    assert [(s["step"], s["verdict"]) for s in result["steps"]] == [("kit", "skipped")]
+
+
+def test_check_gives_the_findings_of_doit_check(tree: Path) -> None:
+    beta = tree / "manifests/beta"
+    (beta / "provider.toml").write_text("slug =\n")
+    (tree / "manifests/alpha/worker.py").write_text("import numpy\n")
+
+    ours = tu("remote", "check", "--tree", str(tree), cwd=Path("/"))
+    plain = subprocess.run(
+        [sys.executable, "-m", "doit", "check"],
+        cwd=tree,
+        text=True,
+        capture_output=True,
+        timeout=DEADLINE_S,
+    )
+
+    assert ours.stdout == plain.stdout
+    assert "worker_imports: manifests/alpha/worker.py:1: imports numpy" in ours.stdout
+    assert (ours.returncode, plain.returncode) == (1, 1)
+
+
+def test_an_up_to_date_check_imports_nothing_heavy(tree: Path) -> None:
+    script = (
+        "import sys; from remote_resident.cli import main; code = main(sys.argv[1:]);"
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "remote", "check", "--tree", str(tree)],
+        text=True,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+
+    assert not HEAVY & set(ran.stderr.split())
+
+
+# -- where it stands
+
+
+def test_code_in_a_tree_is_never_run(tree: Path) -> None:
+    trap = "raise SystemExit('the code of the tree ran')\n"
+    (tree / "tasks").mkdir()
+    for name in ("tasks/__init__.py", "tasks/graph.py", "tasks/check.py", "dodo.py"):
+        (tree / name).write_text(trap)
+    (tree / "pyproject.toml").write_text("[tool.doit]\nreporter = 'json'\n")
+
+    for words in (["check"], ["setup", "alpha", "--only", "kit"], ["list"]):
+        ran = tu("remote", *words, cwd=tree)
+        assert (ran.returncode, "the tree ran" in ran.stderr) == (0, False), ran.stderr
+
+
+def test_no_file_is_left_where_the_caller_stands(tree: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+
+    tu("remote", "setup", "alpha", "--only", "kit", "--tree", str(tree), cwd=here)
+    tu("remote", "list", "--tree", str(tree), cwd=here)
+
+    assert list(here.iterdir()) == []
+    assert not list(tree.glob(".doit*"))
+
+
+# -- how it ends
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_a_signal_ends_the_fetch_and_leaves_one_document(
+    tree: Path, signum: signal.Signals, code: int
+) -> None:
+    manifest = tree / "manifests/alpha/provider.toml"
+    fetch = "import os, time; print('child', os.getpid(), flush=True); time.sleep(600)"
+    manifest.write_text(
+        manifest.read_text()
+        + f'[weights]\nroot_default = "{tree}/weights"\nfetch = ["-c", "{fetch}"]\n'
+        + '[[weights.file]]\nname = "w.bin"\nsize = 4\nunpinned_reason = "a test"\n'
+    )
+    process = subprocess.Popen(
+        [
+            *PLAIN_SIGNALS,
+            *TU,
+            "--json",
+            "remote",
+            "--tree",
+            str(tree),
+            "setup",
+            "alpha",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    pid = next(
+        int(line.rsplit("child ", 1)[1]) for line in process.stderr if "child " in line
+    )
+
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=DEADLINE_S)
+
+    assert process.returncode == code
+    cut = json.loads(out)["results"][0]["steps"][-1]
+    assert (cut["step"], cut["reason"]) == ("weights", "interrupted")
+    assert cut["detail"] == f"cut by {signum.name}"
+    assert "Traceback" not in err
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_our_own_error_ends_with_2_its_traceback_and_what_to_report(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(tree: Path) -> list[str]:
+        raise LookupError("torn")
+
+    monkeypatch.setattr("remote_resident.manifest.slugs", broken)
+
+    code = main(["remote", "list", "--json", "--tree", str(tree)])
+
+    told = capsys.readouterr()
+    assert code == 2
+    assert json.loads(told.out) == {
+        "ok": False,
+        "reason": "internal",
+        "error": "LookupError: torn",
+        "problems": [],
+        "next": None,
+    }
+    assert "Traceback (most recent call last):" in told.err
+    assert "Report the lines above with:" in told.err
+
+
+def test_a_reader_that_leaves_is_no_error(tree: Path) -> None:
+    plant(tree, *(f"p{number:04}" for number in range(400)))
+    command = f"{sys.executable} -m remote_resident remote list"
+
+    ran = subprocess.run(
+        ["bash", "-c", f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"],
+        cwd=tree,
+        text=True,
+        capture_output=True,
+        timeout=DEADLINE_S,
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_printing_library_does_not_spoil_the_document(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prints(tree: Path) -> list[str]:
+        print("noise")
+        return []
+
+    monkeypatch.setattr("remote_resident.manifest.slugs", prints)
+
+    assert document(capsys, "--tree", str(tree), "remote", "list") == (
+        0,
+        {"providers": []},
+    )
+
+
+def test_names_that_no_terminal_can_show_are_escaped(tree: Path) -> None:
+    ran = subprocess.run(
+        [*TU, "remote", "setup", "gr\u00fc\u00df"],
+        cwd=tree,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=DEADLINE_S,
+    )
+
+    assert ran.returncode == 3
+    assert b"no provider 'gr\\xfc\\xdf'" in ran.stderr
