@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import sys
 
+from . import protocol
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
-
-protocol = __import__("resident_side.protocol", fromlist=["protocol"])
 
 INSTANCE = "TU_RESIDENT_INSTANCE"
 

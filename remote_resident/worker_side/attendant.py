@@ -14,6 +14,8 @@ import sys
 import time
 from time import monotonic
 
+from . import callers, calls, door, memory, protocol
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
@@ -22,12 +24,6 @@ if TYPE_CHECKING:
     from typing import Any
 else:
     import _signal as signal
-
-protocol = __import__("resident_side.protocol", fromlist=["protocol"])
-calls = __import__("resident_side.calls", fromlist=["calls"])
-callers = __import__("resident_side.callers", fromlist=["callers"])
-door = __import__("resident_side.door", fromlist=["door"])
-memory = __import__("resident_side.memory", fromlist=["memory"])
 
 BROKEN = 70
 """Exit status where the model closed our descriptors, or for a bug of our own."""
@@ -343,13 +339,17 @@ class Attendant:
         except OSError as exc:
             # the door would wake the thread at once, again and again
             self.log(f"accepting: {exc.strerror}; again in {AGAIN_S} s")
-            self.callers.epoll.modify(self.door.listener.fileno(), 0)
+            self._listen_for(0)
             self._accept_at = monotonic() + AGAIN_S
         return anybody
 
+    def _listen_for(self, events: int) -> None:
+        if self.door.listener is not None:
+            self.callers.epoll.modify(self.door.listener.fileno(), events)
+
     def _accept_again(self) -> None:
         self._accept_at = None
-        self.callers.epoll.modify(self.door.listener.fileno(), select.EPOLLIN)
+        self._listen_for(select.EPOLLIN)
 
     def _admit(self, sock: _socket.socket) -> Any:
         uid = door.peer_uid(sock)

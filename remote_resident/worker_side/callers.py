@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import select
 
+from . import protocol
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
     from typing import Any
-
-protocol = __import__("resident_side.protocol", fromlist=["protocol"])
 
 STALLED_S = 10.0
 """How long a caller may leave its reply unread before its connection is closed."""

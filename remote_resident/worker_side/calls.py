@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from time import monotonic
 
+from . import protocol
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-protocol = __import__("resident_side.protocol", fromlist=["protocol"])
 
 TEXT_LIMIT = 20_000
 """Characters of an exception's text that a reply carries."""

@@ -10,11 +10,11 @@ import errno
 import os
 import sys
 
+from . import protocol
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-protocol = __import__("resident_side.protocol", fromlist=["protocol"])
 
 
 class Door:

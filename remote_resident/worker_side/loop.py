@@ -11,6 +11,8 @@ import os
 import select
 from time import monotonic
 
+from . import attendant, calls, memory, protocol
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
@@ -18,11 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 else:
     import _signal as signal
-
-protocol = __import__("resident_side.protocol", fromlist=["protocol"])
-calls = __import__("resident_side.calls", fromlist=["calls"])
-memory = __import__("resident_side.memory", fromlist=["memory"])
-attendant = __import__("resident_side.attendant", fromlist=["attendant"])
 
 LINGER_S = 200e-6
 """How long to look for the next request before sleeping; a few small ones' time."""
@@ -92,7 +89,7 @@ class Worker:
             return
         self.options.ready_fd = None
         load_s = monotonic() - self.attendant.began
-        said = {"ready": True, "load_s": load_s, "pid": os.getpid()}
+        said: dict[str, object] = {"ready": True, "load_s": load_s, "pid": os.getpid()}
         try:
             os.write(fd, protocol.encode_line(said))
             os.close(fd)

@@ -7,7 +7,7 @@ import resource
 import sys
 from time import monotonic
 
-protocol = __import__("resident_side.protocol", fromlist=["protocol"])
+from . import protocol
 
 NO_RELEASE = "TOOLUNIVERSE_RESIDENT_NO_CUBLAS_RELEASE"
 PAGE = resource.getpagesize()

@@ -91,13 +91,11 @@ def _package() -> ModuleType:
     return sys.modules.setdefault(package.__name__, package)
 
 
-_package()
-protocol = __import__("resident_side.protocol", fromlist=["protocol"])
-calls = __import__("resident_side.calls", fromlist=["calls"])
-callers = __import__("resident_side.callers", fromlist=["callers"])
-loop = __import__("resident_side.loop", fromlist=["loop"])
-argv = __import__("resident_side.argv", fromlist=["argv"])
-memory = __import__("resident_side.memory", fromlist=["memory"])
+if TYPE_CHECKING:
+    from . import argv, callers, calls, loop, memory, protocol
+else:
+    _package()
+    from resident_side import argv, callers, calls, loop, memory, protocol
 
 release_cublas_workspaces = memory.release_cublas_workspaces
 
