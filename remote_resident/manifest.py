@@ -1,11 +1,13 @@
 """Read provider.toml: the one place that knows what a provider declares."""
 
+import errno
 import os
 import posixpath
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,7 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from remote_resident import places
 from remote_resident.errors import ManifestError, Problem, UsageError
 from remote_resident.manifest_lines import key_lines, line_of
-from remote_resident.manifest_rules import Fault, full_name
+from remote_resident.manifest_rules import (
+    Fault,
+    Wrong,
+    full_name,
+    json_value,
+    quoted,
+    show,
+)
 from remote_resident.manifest_schema import (
     Expect,
     LadderStep,
@@ -43,11 +52,14 @@ MAX_BYTES = 4 * 2**20
 """No manifest is larger; what is was named by mistake."""
 REPEAT = 3
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-_CLAIMS = {"description", "status", "verified_on"}
-"""What its author says of a provider, which changes nothing that runs."""
+_NOT_DIGESTED = frozenset(
+    "path directory tree lock_tree description status verified_on".split()
+)
+"""Where a provider stands and what its author says of it: neither changes what runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# without slots, so that `_of` can fill the instance at once
+@dataclass(frozen=True, kw_only=True)
 class ProviderManifest:
     """One provider as its provider.toml declares it: docs/manifest.md has every key."""
 
@@ -133,9 +145,21 @@ class ProviderManifest:
     smoke_max_growth_mib: float
     smoke_expect: tuple[Expect, ...]
 
+    @classmethod
+    def _of(cls, values: dict[str, Any], **where: Path) -> "ProviderManifest":
+        """Make one from all of its values; sixty checked assignments would cost more
+        than the reading of a small file."""
+        made = object.__new__(cls)
+        made.__dict__.update(values, **where)
+        return made
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
     def resolve(self, rel: str) -> Path:
         """Give the absolute path of what the manifest names."""
-        return Path(os.path.normpath(self.directory / Path(rel).expanduser()))
+        expanded = os.path.expanduser(rel)  # noqa: PTH111 - pathlib raises on ~nobody
+        return Path(posixpath.normpath(posixpath.join(self.directory, expanded)))
 
     def python_variable(self) -> str | None:
         """Name the environment variable that holds the interpreter's path, if one does."""
@@ -150,11 +174,9 @@ class ProviderManifest:
         """
         if self.env_kind != "venv":
             return None
-        name = self.python_variable()
-        if name is None and self.env_python is not None:
-            return self.resolve(os.path.expandvars(self.env_python))
-        if name is not None and os.environ.get(name):
-            return self.resolve(os.environ[name])
+        declared = _expanded(self.env_python) if self.env_python else None
+        if declared is not None:
+            return self.resolve(declared)
         made = self.made_environment()
         python = made / "bin" / "python" if made else None
         return python if python is not None and python.exists() else None
@@ -192,16 +214,15 @@ class ProviderManifest:
         named = self.weights_root_env and os.environ.get(self.weights_root_env)
         if named:
             return self.resolve(named)
-        default = self.weights_root_default
-        if default is None:
+        default = self.weights_root_default and _expanded(self.weights_root_default)
+        if not default:
             return None
         if "{env}" in default:
             site = self.site_packages()
             if site is None:
                 return None
             default = default.replace("{env}", str(site))
-        expanded = os.path.expandvars(default)
-        return None if _VARIABLE.search(expanded) else self.resolve(expanded)
+        return self.resolve(default)
 
     def weight_paths(self) -> list[tuple[WeightFile, Path]]:
         """Pair each declared file with its path; empty where the root is not known."""
@@ -254,15 +275,24 @@ class ProviderManifest:
         return self.check_weights(deep, progress).problems
 
     def _rootless(self) -> Problem:
-        wanted = self.weights_root_default or f"${self.weights_root_env}"
+        default = self.weights_root_default or ""
+        unset = [name for name in _variables(default) if not os.environ.get(name)]
+        if self.weights_root_env:
+            unset.insert(0, self.weights_root_env)
+        why = [f"${name} is unset" for name in unset]
+        next_ = f"export {unset[0]}=DIRECTORY" if unset else None
+        if "{env}" in default and self.site_packages() is None:
+            why.append("the model's environment is not there")
+            next_ = f"doit env:{self.slug}" if self.env_lock else next_
+        wanted = default or f"${self.weights_root_env}"
         return Problem(
             step="weights",
             reason="absent",
-            text=f"{self.slug}: weights root {wanted}: unknown without the model's "
-            f"environment, {len(self.weights_files)} files wanted below it",
+            text=f"{self.slug}: weights root {wanted}: {' and '.join(why)}, "
+            f"a directory with {len(self.weights_files)} files wanted",
             name=self.weights_root_env,
             wanted=wanted,
-            next=f"doit env:{self.slug}" if self.env_lock else None,
+            next=next_,
         )
 
     def lock_path(self) -> Path | None:
@@ -298,27 +328,39 @@ class ProviderManifest:
         return problems
 
     def _missing(self, key: str, path: Path, reason: str) -> Iterator[Problem]:
-        bounds = [self.tree, self.lock_tree]
-        real = os.path.realpath(path)
-        if not any(_is_inside(real, os.path.realpath(bound)) for bound in bounds):
+        bounds = (str(self.tree), str(self.lock_tree))
+        leads = [_leads_out(str(path), bound) for bound in bounds]
+        real = leads[0]
+        if None not in leads:
             found = f"{path} leads to {real}, wanted a file inside {self.tree}"
         elif not path.is_file():
             found = f"{path}: no such file" if not path.exists() else f"{path}: no file"
         else:
             return
-        keys = key_lines(self.path.read_text(encoding="utf-8"))
-        line = line_of(tuple(key.split(".")), keys)
+        file = _File(str(self.path))
+        line = line_of(tuple(key.split(".")), key_lines(_read_text(file)))
         next_ = f"doit lock:{self.env_lock}" if reason == "lock_missing" else None
         yield Problem(
             step="manifest",
             reason=reason,
-            text=f"{_shown(self.path, self.tree)}:{line}: {key}: {found}",
+            text=f"{file.shown}:{line}: {key}: {found}",
             path=str(self.path),
             line=line,
             name=key,
             wanted=str(path),
             next=next_,
         )
+
+
+def _variables(text: str) -> list[str]:
+    return [bare or braced for bare, braced in _VARIABLE.findall(text)]
+
+
+def _expanded(text: str) -> str | None:
+    """Put in the values of variables; None where one is unset or empty."""
+    if not all(os.environ.get(name) for name in _variables(text)):
+        return None
+    return _VARIABLE.sub(lambda found: os.environ[found[1] or found[2]], text)
 
 
 def _venv_version(prefix: Path) -> str:
@@ -343,61 +385,110 @@ def load(path: Path | str, tree: Path | None = None) -> ProviderManifest:
     `tree`: whose locks and kits it names; None: the tree that the file stands in, else
     the one in force. Raises ManifestError with every problem of the file.
     """
-    path = Path(os.path.abspath(path))  # noqa: PTH100 - a symlink is not followed
-    own = _tree_of(path)
+    # a symlink is not followed: the slug is the name of the directory that was named
+    file = _File(os.path.abspath(path))  # noqa: PTH100
+    own = Path(file.tree) if file.tree else None
     lock_tree = Path.cwd() / tree if tree else own or places.find_tree()
-    identity = own or path.parent
-    text = _read_text(path, identity)
-    data = _parse(path, text, identity)
-    values, faults, doubtful = read(data)
-    directory = path.parent
-    if values["slug"] is None and "slug" not in doubtful:
-        faults.append(Fault(("slug",), f"missing, wanted {directory.name!r}"))
-    elif "slug" not in doubtful and values["slug"] != directory.name:
-        wrong = f"{values['slug']!r}, wanted the directory's name {directory.name!r}"
-        faults.append(Fault(("slug",), wrong, "slug_mismatch"))
-    faults += _leaving(values, directory, identity)
-    if isinstance(values["smoke_request"], str) and "smoke_request" not in doubtful:
-        faults += _read_request(values, directory)
+    text = _read_text(file)
+    values, faults, doubtful = read(_parse(file, text))
+    if "slug" not in doubtful:
+        faults += _slug_faults(values["slug"], file)
+    faults += _leaving(values, file)
+    if type(values["smoke_request"]) is str and "smoke_request" not in doubtful:
+        faults += _read_request(values, file)
     if faults:
-        _refuse(path, identity, text, faults)
+        _refuse(file, text, faults)
     if values["smoke_repeat"] is None:
         values["smoke_repeat"] = 0 if values["runtime_mode"] == "subprocess" else REPEAT
     if values["kit_name"] is not None and values["kit_package"] is None:
         values["kit_package"] = kit_package(values["kit_subdir"])
-    return ProviderManifest(
-        path=path, directory=directory, tree=identity, lock_tree=lock_tree, **values
+    directory = Path(file.directory)
+    return ProviderManifest._of(
+        values,
+        path=Path(file.path),
+        directory=directory,
+        tree=own or directory,
+        lock_tree=lock_tree,
     )
 
 
-def _tree_of(path: Path) -> Path | None:
-    folder = path.parent.parent
-    return folder.parent if folder.name == "manifests" else None
+class _File:
+    """A provider.toml by its absolute path; strings, because paths are slow to make."""
+
+    __slots__ = ("directory", "path", "tree")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.directory = posixpath.dirname(path)
+        around, name = posixpath.split(posixpath.dirname(self.directory))
+        self.tree = around if name == "manifests" else None
+        """None: it stands outside of any tree."""
+
+    @property
+    def bound(self) -> str:
+        """Name the directory that what it names must stay in."""
+        return self.tree or self.directory
+
+    @property
+    def shown(self) -> str:
+        """Write the path for a person: within the tree, where there is one."""
+        return _shown(self.path, self.tree)
 
 
-def _read_text(path: Path, tree: Path) -> str:
-    shown = _shown(path, tree)
+def _slug_faults(slug: str | None, file: _File) -> list[Fault]:
+    wanted = posixpath.basename(file.directory)
+    if slug is None:
+        return [Fault(("slug",), f"missing, wanted {wanted!r}")]
+    if slug != wanted:
+        text = f"{slug!r}, wanted the directory's name {wanted!r}"
+        return [Fault(("slug",), text, "slug_mismatch")]
+    return []
+
+
+def _content(path: str) -> bytes:
+    """Read a regular file, at most a byte more than MAX_BYTES.
+
+    Raises OSError. What is no regular file is not waited for: a fifo has no end.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        content = os.read(fd, min(found.st_size, MAX_BYTES) + 1)
+        while more := os.read(fd, MAX_BYTES + 1 - len(content)):
+            content += more
+        return content
+    finally:
+        os.close(fd)
+
+
+def _read_text(file: _File) -> str:
+    try:
+        content = _content(file.path)
     except FileNotFoundError:
-        _refuse_file(path, f"{shown}: no such file, wanted a {FILE}", "file_missing")
+        text = f"{file.shown}: no such file, wanted a {FILE}"
+        _refuse_file(file, text, "file_missing")
     except OSError as exc:
-        _refuse_file(path, f"{shown}: {os.strerror(exc.errno or 0)}, wanted a file")
+        _refuse_file(file, f"{file.shown}: {exc.strerror}, wanted a file")
+    except ValueError:
+        # no path holds a NUL, or what the filesystem's encoding cannot say
+        _refuse_file(file, f"{quoted(file.path)}: no path, wanted a file")
     if len(content) > MAX_BYTES:
-        _refuse_file(path, f"{shown}: over {MAX_BYTES} bytes, wanted a {FILE}")
+        _refuse_file(file, f"{file.shown}: over {MAX_BYTES} bytes, wanted a {FILE}")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as exc:
         line = content.count(b"\n", 0, exc.start) + 1
         found = f"byte 0x{content[exc.start]:02x}, wanted UTF-8"
-        _refuse_file(path, f"{shown}:{line}: {found}", line=line)
+        _refuse_file(file, f"{file.shown}:{line}: {found}", line=line)
 
 
-def _parse(path: Path, text: str, tree: Path) -> dict[str, Any]:
+def _parse(file: _File, text: str) -> dict[str, Any]:
     if text.startswith("\ufeff"):
-        found = f"{_shown(path, tree)}:1: a byte order mark, wanted none"
-        _refuse_file(path, found, line=1)
+        _refuse_file(file, f"{file.shown}:1: a byte order mark, wanted none", line=1)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
@@ -407,77 +498,103 @@ def _parse(path: Path, text: str, tree: Path) -> dict[str, Any]:
         last = text.count("\n") + (not text.endswith("\n"))
         line = int(said[2]) if said and said[2] else last
         found = said[1] if said else str(exc)
-        shown = f"{_shown(path, tree)}:{line}: no TOML: {found}"
-        _refuse_file(path, shown, line=line)
+        _refuse_file(file, f"{file.shown}:{line}: no TOML: {found}", line=line)
     except RecursionError:
-        shown = f"{_shown(path, tree)}: nested too deep, wanted a flat file"
-        _refuse_file(path, shown)
+        _refuse_file(file, f"{file.shown}: nested too deep, wanted a flat file")
+    except ValueError as exc:
+        # Python's own limit, which the parser passes on
+        found = str(exc).partition(":")[0]
+        _refuse_file(file, f"{file.shown}: no TOML: {found}")
 
 
-def _leaving(values: Mapping[str, Any], directory: Path, tree: Path) -> Iterator[Fault]:
-    for attr, key in (
-        ("runtime_worker", ("runtime", "worker")),
-        ("smoke_script", ("smoke", "script")),
-        ("smoke_request", ("smoke", "request")),
-    ):
+_IN_TREE = (
+    ("runtime_worker", ("runtime", "worker")),
+    ("runtime_work_root", ("runtime", "work_root")),
+    ("env_python", ("env", "python")),
+    ("env_sif", ("env", "sif")),
+    ("weights_root_default", ("weights", "root_default")),
+    ("smoke_script", ("smoke", "script")),
+)
+"""What must stay inside the tree, unless it is absolute on purpose; the request's file is
+looked at where it is read."""
+
+
+def _leaving(values: Mapping[str, Any], file: _File) -> Iterator[Fault]:
+    for attr, key in _IN_TREE:
         rel = values[attr]
-        if isinstance(rel, str) and ".." in rel:
-            path = posixpath.normpath(posixpath.join(directory, rel))
-            if not _is_inside(path, str(tree)):
-                yield Fault(
-                    key, f"{rel!r} leads to {path}, wanted a path inside {tree}"
-                )
+        if type(rel) is not str or ".." not in rel or rel[0] in "/~${":
+            continue
+        path = posixpath.normpath(posixpath.join(file.directory, rel))
+        if not _is_inside(path, file.bound):
+            text = f"{rel!r} leads to {path}, wanted a path inside {file.bound}"
+            yield Fault(key, text)
 
 
-def _read_request(values: dict[str, Any], directory: Path) -> Iterator[Fault]:
+def _read_request(values: dict[str, Any], file: _File) -> Iterator[Fault]:
     """Put the request's own content in place of its path."""
     import json
 
     key = ("smoke", "request")
-    path = directory / values["smoke_request"]
+    path = posixpath.join(file.directory, values["smoke_request"])
+    # a plain name next to the manifest cannot leave it
+    simple = "/" not in values["smoke_request"] and not os.path.islink(path)  # noqa: PTH114
+    if not simple and (real := _leads_out(path, file.bound)) is not None:
+        text = f"{path} leads to {real}, wanted a file inside {file.bound}"
+        yield Fault(key, text, "file_missing")
+        return
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(_content(path))
     except FileNotFoundError:
         yield Fault(key, f"{path}: no such file, wanted JSON", "file_missing")
     except OSError as exc:
-        yield Fault(key, f"{path}: {os.strerror(exc.errno or 0)}, wanted JSON")
+        yield Fault(key, f"{path}: {exc.strerror}, wanted JSON")
     except (ValueError, RecursionError) as exc:
         yield Fault(key, f"{path}: no JSON: {exc}")
     else:
-        if not isinstance(found, dict):
-            kind = type(found).__name__
-            yield Fault(key, f"{path}: a {kind}, wanted a JSON object")
+        if type(found) is not dict:
+            yield Fault(key, f"{path}: {show(found)}, wanted a JSON object")
             return
-        values["smoke_request"] = found
+        try:
+            values["smoke_request"] = json_value(found)
+        except Wrong as wrong:
+            for fault in wrong.faults:
+                yield Fault(key + fault.path, f"{path}: {fault.text}")
+            return
         yield from asked(values)
 
 
-def _refuse(path: Path, tree: Path, text: str, faults: list[Fault]) -> NoReturn:
+def _leads_out(path: str, bound: str) -> str | None:
+    """Give where symlinks below `bound` lead, if that is outside of it."""
+    real = os.path.realpath(path)
+    if _is_inside(real, bound) or _is_inside(real, os.path.realpath(bound)):
+        return None
+    return real
+
+
+def _refuse(file: _File, text: str, faults: list[Fault]) -> NoReturn:
     lines = key_lines(text)
-    problems = [
-        _problem(path, tree, fault, line_of(fault.path, lines)) for fault in faults
-    ]
+    problems = [_problem(file, fault, line_of(fault.path, lines)) for fault in faults]
     problems.sort(key=lambda problem: problem.line or 0)
     raise ManifestError(_summary(problems), problems=problems) from None
 
 
-def _problem(path: Path, tree: Path, fault: Fault, line: int) -> Problem:
+def _problem(file: _File, fault: Fault, line: int) -> Problem:
     name = full_name(fault.path)
     return Problem(
         step="manifest",
         reason=fault.reason,
-        text=f"{_shown(path, tree)}:{line}: {name}: {fault.text}",
-        path=str(path),
+        text=f"{file.shown}:{line}: {name}: {fault.text}",
+        path=file.path,
         line=line,
         name=name,
     )
 
 
 def _refuse_file(
-    path: Path, text: str, reason: str = "manifest_invalid", line: int | None = None
+    file: _File, text: str, reason: str = "manifest_invalid", line: int | None = None
 ) -> NoReturn:
     problem = Problem(
-        step="manifest", reason=reason, text=text, path=str(path), line=line
+        step="manifest", reason=reason, text=text, path=file.path, line=line
     )
     raise ManifestError(text, problems=[problem]) from None
 
@@ -487,8 +604,8 @@ def _summary(problems: list[Problem]) -> str:
     return f"{problems[0].text}{more}"
 
 
-def _shown(path: Path, tree: Path) -> str:
-    return str(path.relative_to(tree)) if path.is_relative_to(tree) else str(path)
+def _shown(path: str, tree: str | None) -> str:
+    return path[len(tree.rstrip("/")) + 1 :] if tree else path
 
 
 def _is_inside(path: str, bound: str) -> bool:
@@ -499,9 +616,13 @@ def slugs(tree: Path) -> list[str]:
     """List the directories of a tree's manifests that hold a provider.toml, in order."""
     folder = tree / "manifests"
     try:
-        found = sorted(entry.name for entry in folder.iterdir())
-    except OSError:
+        found = sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted
+    except FileNotFoundError:
         return []
+    except OSError as exc:
+        # not the same as a tree without providers
+        text = f"{folder}: {exc.strerror}, wanted the directory of the providers"
+        raise UsageError(text, reason="unreadable") from None
     return [name for name in found if os.path.lexists(folder / name / FILE)]
 
 
@@ -522,15 +643,16 @@ def find(tree: Path, name: str) -> ProviderManifest:
     Raises UsageError with near matches where nothing is called that, ManifestError where
     it is not well formed.
     """
+    inside = tree / "manifests" / name / FILE
+    if name and "/" not in name and name not in (".", "..") and os.path.lexists(inside):
+        return load(inside, tree)
+    folder = Path(name).parent if Path(name).name == FILE else Path(name)
+    file = os.path.abspath(folder / FILE)  # noqa: PTH100
+    if name and os.path.isfile(file):  # noqa: PTH113 - pathlib raises on EACCES
+        own = _File(file).tree
+        return load(file, Path(own) if own else tree)
     if "/" in name or name in (".", ".."):
-        folder = Path(name)
-        if folder.name == FILE:
-            folder = folder.parent
-        if not (folder / FILE).is_file():
-            raise UsageError(f"{name}: no {FILE} there", next="tu remote list")
-        return load(folder / FILE, tree)
-    if name and os.path.lexists(tree / "manifests" / name / FILE):
-        return load(tree / "manifests" / name / FILE, tree)
+        raise UsageError(f"{name}: no {FILE} there", next="tu remote list")
     known = slugs(tree)
     close = get_close_matches(name, known, 3, 0.5)
     near = f"; near: {', '.join(close)}" if close else ""
@@ -547,11 +669,12 @@ def effective_digest(manifest: ProviderManifest) -> str:
     verified_on) are not part of it.
     """
     import json
-    from dataclasses import asdict
     from hashlib import sha256
 
-    places_ = {"path", "directory", "tree", "lock_tree"}
-    names = {field.name for field in fields(manifest)} - places_ - _CLAIMS
-    content = {key: value for key, value in asdict(manifest).items() if key in names}
-    canonical = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    content = {k: v for k, v in vars(manifest).items() if k not in _NOT_DIGESTED}
+    canonical = json.dumps(content, sort_keys=True, default=_fields_of)
     return sha256(canonical.encode()).hexdigest()
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}

@@ -5,6 +5,7 @@ wrong, and leans on the text being well formed: it finds where keys begin and sk
 everything else.
 """
 
+import tomllib
 from contextlib import suppress
 
 from remote_resident.manifest_rules import KeyPath
@@ -97,10 +98,8 @@ class _Scan:
         start = self.pos
         if self.text[start] in "\"'":
             self._string()
-            import tomli
-
             # the parser knows the escapes
-            return str(tomli.loads(f"k={self.text[start : self.pos]}")["k"])
+            return str(tomllib.loads(f"k={self.text[start : self.pos]}")["k"])
         while self.text[self.pos] not in _ENDS_BARE:
             self.pos += 1
         return self.text[start : self.pos]
