@@ -271,7 +271,7 @@ def same_version(wanted: str, found: str) -> bool:
         pin, there = Version(wanted), Version(found)
     except InvalidVersion:
         return False
-    return pin == there or (pin.local is None and str(pin) == there.public)
+    return pin == there or (pin.local is None and pin == Version(there.public))
 
 
 def _applies(pin: "Pin", site: Path | None) -> bool:
