@@ -154,6 +154,7 @@ def end_all(
     try:
         if not hunt.until_none(signal.SIGTERM, time.monotonic() + grace_s):
             hunt.until_none(signal.SIGKILL, time.monotonic() + _KILL_WAIT_S)
+        hunt.reap()
     finally:
         hunt.close()
     return sorted(hunt.ended)
@@ -294,8 +295,9 @@ class _Hunt:
     sessions: set[int] = field(default_factory=set)
     fds: dict[int, int] = field(default_factory=dict)
     """pidfd by pid, open while the process lives."""
-    adopted: set[int] = field(default_factory=set)
-    """Pids that were somebody else's children when they were first seen."""
+    adopted: dict[int, int] = field(default_factory=dict)
+    """Pids that were somebody else's children when they were first seen, and when they
+    began."""
     signalled: set[tuple[int, int]] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
 
@@ -323,7 +325,7 @@ class _Hunt:
                 return
             self.fds[process.pid] = fd
             if process.ppid != os.getpid():
-                self.adopted.add(process.pid)
+                self.adopted[process.pid] = process.started
         if (process.pid, signum) not in self.signalled:
             self.signalled.add((process.pid, signum))
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -351,11 +353,21 @@ class _Hunt:
     def _ended(self, pid: int) -> None:
         os.close(self.fds.pop(pid))
         self.ended.add(pid)
-        if pid in self.adopted:
-            # an orphan that was handed to us; the status of a child that this process
-            # started itself is for whoever started it
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+
+    def reap(self) -> None:
+        """Reap the orphans that were handed to this process.
+
+        At the end, since an orphan is handed over only when its parent has ended too. The
+        status of a child that this process started is for whoever started it.
+        """
+        for pid in self.adopted.keys() & self.ended:
+            left = _read(pid, os.geteuid())
+            if left is None or left.ppid != os.getpid():
+                continue
+            # the same process still, not a new child that got its pid
+            if left.state == "Z" and left.started == self.adopted[pid]:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
     def close(self) -> None:
         """Close what is still open."""
