@@ -28,6 +28,9 @@ _MAX_NAME = 64
 _SHA256_DIGITS = 64
 
 
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
+
+
 class Fault(NamedTuple):
     """One thing that is wrong at one place of a file."""
 
@@ -132,9 +135,9 @@ def _refuse_control(value: str) -> None:
 
 def filled(value: Any) -> str:
     """Accept a string that is not empty."""
-    if not text(value):
-        raise Wrong('"", wanted a string that is not empty')
-    return str(value)
+    if found := text(value):
+        return found
+    raise Wrong('"", wanted a string that is not empty')
 
 
 def argument(value: Any) -> str:
@@ -270,6 +273,20 @@ def inner(value: Any) -> str:
     return str(value)
 
 
+def inner_file(value: Any) -> str:
+    """Accept the path of a file that stays in whatever it is relative to."""
+    if inner(value).rpartition("/")[2] in ("", "."):
+        raise Wrong(f"{quoted(value)}, wanted the path of a file")
+    return str(value)
+
+
+def interpreter(value: Any) -> str:
+    """Accept a path, or a variable that holds one."""
+    if filled(value)[0] == "$" and not _VARIABLE.match(value):
+        raise Wrong(f"{quoted(value)}, wanted a path or $NAME")
+    return str(value)
+
+
 # numbers
 
 
@@ -367,24 +384,29 @@ def _repeated(items: tuple[Any, ...]) -> Iterator[Fault]:
             yield Fault((index,), f"{show(item)} twice, wanted each once")
 
 
-def closed(value: Any, keys: Mapping[str, Key]) -> dict[str, Any]:
-    """Read a table whose keys are all known; defaults are filled in."""
-    if type(value) is not dict:
-        raise Wrong(f"{show(value)}, wanted a table")
-    result = {key.attr: key.default for key in keys.values()}
-    faults: list[Fault] = []
-    for part, item in value.items():
-        key = keys.get(part)
-        if key is None:
-            faults.append(unknown((part,), item, keys))
-            continue
-        try:
-            result[key.attr] = key.rule(item)
-        except Wrong as wrong:
-            faults += (f._replace(path=(part, *f.path)) for f in wrong.faults)
-    if faults:
-        raise Wrong(faults)
-    return result
+def closed(keys: Mapping[str, Key]) -> Rule:
+    """Make the rule of a table whose keys are all known; it fills in the defaults."""
+    defaults = {key.attr: key.default for key in keys.values()}
+
+    def check(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise Wrong(f"{show(value)}, wanted a table")
+        result = defaults.copy()
+        faults: list[Fault] = []
+        for part, item in value.items():
+            key = keys.get(part)
+            if key is None:
+                faults.append(unknown((part,), item, keys))
+                continue
+            try:
+                result[key.attr] = key.rule(item)
+            except Wrong as wrong:
+                faults += (f._replace(path=(part, *f.path)) for f in wrong.faults)
+        if faults:
+            raise Wrong(faults)
+        return result
+
+    return check
 
 
 # values that travel to the worker, or are compared with what it answered

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
+from posixpath import normpath
 from typing import Any
 
 from remote_resident import manifest_rules as rules
@@ -20,6 +21,7 @@ from remote_resident.manifest_rules import (
     array,
     choice,
     closed,
+    full_name,
     mapping,
     quoted,
     show,
@@ -74,8 +76,7 @@ def _weight_files(value: Any) -> tuple[WeightFile, ...]:
     first: dict[str, int] = {}
     faults = []
     for index, file in enumerate(files):
-        # one file under two spellings is one file
-        plain = "/".join(part for part in file.name.split("/") if part not in ("", "."))
+        plain = normpath(file.name)  # one file under two spellings is one file
         if first.setdefault(plain, index) != index:
             text = f"{quoted(file.name)}, wanted each file once: file[{first[plain]}]"
             faults.append(Fault((index, "name"), f"{text} is the same"))
@@ -85,7 +86,7 @@ def _weight_files(value: Any) -> tuple[WeightFile, ...]:
 
 
 def _weight_file(value: Any) -> WeightFile:
-    read = closed(value, WEIGHT_FILE)
+    read = _WEIGHT_FILE(value)
     if read["name"] is None:
         raise Wrong([Fault(("name",), "missing, wanted a path below the weights root")])
     if read["sha256"] is None and read["unpinned_reason"] is None:
@@ -110,7 +111,7 @@ def _ladder(value: Any) -> tuple[LadderStep, ...]:
 
 
 def _ladder_step(value: Any) -> LadderStep:
-    read = closed(value, LADDER_STEP)
+    read = _LADDER_STEP(value)
     absent = [Fault((key,), "missing") for key, found in read.items() if found is None]
     if absent:
         raise Wrong(absent)
@@ -141,9 +142,12 @@ def _expects(value: Any) -> tuple[Expect, ...]:
 
 
 def _expect(key: str, value: Any) -> Expect:
-    _refuse_bare_path(key, value)
-    read = closed(value, EXPECT)
-    if all(found is None for found in read.values()):
+    try:
+        read = _EXPECT(value)
+    except Wrong:
+        _refuse_bare_path(key, value)
+        raise
+    if not value:
         raise Wrong(f"no condition, wanted one of {', '.join(EXPECT)}")
     least, most = read["min"], read["max"]
     if least is not None and most is not None and least > most:
@@ -173,7 +177,7 @@ def _request(value: Any) -> dict[str, Any] | str:
 
 
 WEIGHT_FILE = {
-    "name": Key("name", rules.inner),
+    "name": Key("name", rules.inner_file),
     "size": Key("size", rules.count),
     "sha256": Key("sha256", rules.sha256),
     "unpinned_reason": Key("unpinned_reason", rules.filled),
@@ -190,6 +194,7 @@ EXPECT = {
     "matches": Key("matches", rules.pattern),
     "len": Key("len", rules.count),
 }
+_WEIGHT_FILE, _LADDER_STEP, _EXPECT = map(closed, (WEIGHT_FILE, LADDER_STEP, EXPECT))
 _ENVIRONMENT = mapping(rules.variable, rules.argument)
 
 TOP = {
@@ -243,7 +248,7 @@ TABLES: dict[str, dict[str, Key]] = {
     "env": _table(
         "env",
         kind=(choice("venv", "docker", "apptainer"), "venv"),
-        python=(rules.filled,),
+        python=(rules.interpreter,),
         lock=(rules.name,),
         verify=(array(rules.argument), ()),
         pass_env=(array(rules.variable), ()),
@@ -495,57 +500,68 @@ def read(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault], set[str]
     An attribute is in doubt where its key was refused, or was likely meant by an unknown
     one.
     """
-    values = dict(DEFAULTS)
-    faults: list[Fault] = []
-    doubtful: set[str] = set()
+    reading = _Reading()
+    top = {}
     for name, found in data.items():
         keys = TABLES.get(name)
         if keys is None:
-            _take(values, faults, doubtful, (name,), found, TOP)
-        elif type(found) is not dict:
-            faults.append(Fault((name,), f"{show(found)}, wanted a table"))
-            doubtful.update(key.attr for key in keys.values())
+            top[name] = found
+        elif type(found) is dict:
+            reading.table((name,), found, keys)
         else:
-            for key, item in found.items():
-                _take(values, faults, doubtful, (name, key), item, keys)
+            text = f"{show(found)}, wanted a table"
+            reading.faults.append(Fault((name,), text))
+            reading.doubtful.update(key.attr for key in keys.values())
+    reading.table((), top, TOP)
+    values, faults, doubtful = reading.values, reading.faults, reading.doubtful
     for needs, combination in COMBINATIONS:
         if not doubtful or doubtful.isdisjoint(needs):
             faults.extend(combination(values))
     return values, faults, doubtful
 
 
-def _take(
-    values: dict[str, Any],
-    faults: list[Fault],
-    doubtful: set[str],
-    path: KeyPath,
-    found: Any,
-    keys: dict[str, Key],
-) -> None:
-    key = keys.get(str(path[-1]))
-    if key is None:
-        faults.append(_unknown(path, found))
-        doubtful |= _meant(path, values)
-        return
-    try:
-        values[key.attr] = key.rule(found)
-    except Wrong as wrong:
-        faults += (f._replace(path=path + f.path) for f in wrong.faults)
-        doubtful.add(key.attr)
+class _Reading:
+    def __init__(self) -> None:
+        self.values = dict(DEFAULTS)
+        self.faults: list[Fault] = []
+        self.doubtful: set[str] = set()
+
+    def table(
+        self, path: KeyPath, found: Mapping[str, Any], keys: Mapping[str, Key]
+    ) -> None:
+        values = self.values
+        for name, item in found.items():
+            key = keys.get(name)
+            if key is None:
+                self.faults.append(_unknown((*path, name), item))
+                self.doubtful |= _meant((*path, name))
+                continue
+            try:
+                values[key.attr] = key.rule(item)
+            except Wrong as wrong:
+                at = (*path, name)
+                self.faults += (f._replace(path=at + f.path) for f in wrong.faults)
+                self.doubtful.add(key.attr)
 
 
-def _meant(path: KeyPath, values: Values) -> set[str]:
+def _meant(path: KeyPath) -> set[str]:
     """Name the attributes that an unknown key may have been meant for."""
-    known = TOP if len(path) == 1 else TABLES[str(path[0])]
-    names = [*known, *(TABLES if len(path) == 1 else ())]
-    close = get_close_matches(str(path[-1]), names, 1, 0.6)
-    if not close:
-        return set()
-    if close[0] in TABLES and len(path) == 1:
-        return {key.attr for key in TABLES[close[0]].values()}
-    return {known[close[0]].attr} & values.keys()
+    name = str(path[-1])
+    if len(path) > 1:
+        known = TABLES[str(path[0])]
+        return {known[close].attr for close in get_close_matches(name, known, 1, 0.6)}
+    for close in get_close_matches(name, TOP | TABLES, 1, 0.6):
+        keys = TABLES[close].values() if close in TABLES else (TOP[close],)
+        return {key.attr for key in keys}
+    return set()
 
 
 def _unknown(path: KeyPath, found: object) -> Fault:
+    """Build the fault of an unknown key; the same name in another table is closest."""
+    *_, name = path
+    for table, keys in (("", TOP), *TABLES.items()):
+        if name in keys:
+            closest = full_name((table, name) if table else (name,))
+            return Fault(path, f"unknown key, closest known is {closest}")
     known: Mapping[str, Any] = TABLES[str(path[0])] if len(path) > 1 else TOP | TABLES
     return rules.unknown(path, found, known)
