@@ -305,7 +305,7 @@ def container_program(environ: Mapping[str, str], slug: str) -> str:
 def _interpreter(manifest: "ProviderManifest") -> Path:
     declared = manifest.env_python or "(none)"
     python = manifest.python_executable()
-    variable = declared[1:] if declared.startswith("$") else None
+    variable = manifest.python_variable()
     step = f"doit env:{manifest.slug}"
     way_on = step if manifest.env_lock else f"export {variable}=/path/to/python"
     if python is None:
@@ -348,7 +348,9 @@ def _binds(bare: ExecEnvironment, manifest: "ProviderManifest") -> list[Bind]:
         targets = (path.resolve().parent for _, path in manifest.weight_paths())
         binds += [Bind(path=p) for p in targets if not p.is_relative_to(root)]
     if manifest.runtime_work_root:
-        binds.append(Bind(path=Path(manifest.runtime_work_root), writable=True))
+        binds.append(
+            Bind(path=manifest.resolve(manifest.runtime_work_root), writable=True)
+        )
     binds.append(Bind(path=bare.cache_dir(), writable=True))
     if manifest.kit_name and (checkout := _kit_checkout(manifest)):
         binds.append(Bind(path=checkout))
