@@ -162,6 +162,11 @@ def not_identical(slug: str, what: str, one: Answer, other: Answer) -> list[Prob
     ]
 
 
+def shown(value: object) -> object:
+    """Give a value as a report keeps it: numbers and texts whole, the rest as JSON."""
+    return value if isinstance(value, str | int | float) else _said(value)
+
+
 def growth_mib(rss_bytes: Sequence[int | None]) -> float | None:
     """Give the MiB that one held request adds to the next; None: not measured.
 

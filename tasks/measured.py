@@ -30,10 +30,6 @@ SCHEMA = 1
 TABLES = ("machine", "inputs", "timing", "memory", "answer", "certified")
 GIB = 2**30
 
-_NOT_RUN = frozenset(
-    {"path", "directory", "tree", "description", "status", "verified_on"}
-)
-"""Attributes of a manifest that change nothing about what runs."""
 _WORKER_SIDE = Path(places.__file__).parent / "worker_side"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
@@ -154,11 +150,13 @@ def inputs(
     `weights` maps each declared file to its digest, None where it is not known. A value
     of None stands for what is not there or cannot be read.
     """
+    from remote_resident.manifest import effective_digest
+
     distributions = installed(provider.site_packages())
     lock = provider.lock_path()
     named = None if distributions is None else _digest_of_json(distributions)
     return {
-        "manifest": manifest_digest(provider),
+        "manifest": effective_digest(provider),
         "lock": None if lock is None else _digest(lock),
         "worker": _digest_all(_worker_files(provider)),
         "smoke": _digest_all(_smoke_files(provider)),
@@ -170,20 +168,6 @@ def inputs(
         "installed": distributions or {},
         "weights": dict(weights),
     }
-
-
-def manifest_digest(provider: "ProviderManifest") -> str:
-    """Give the SHA-256 of what a manifest says about what runs, and how it is judged.
-
-    The author's claims and comments are not in it, so that a `verified_on` can be written
-    down after the run that it speaks of.
-    """
-    content = {
-        key: value
-        for key, value in dataclasses.asdict(provider).items()
-        if key not in _NOT_RUN
-    }
-    return _digest_of_json(content)
 
 
 def installed(site_packages: Path | None) -> dict[str, str] | None:
@@ -200,7 +184,7 @@ def interpreter_version(python: Path | None) -> str | None:
     """Give an interpreter's version as its environment states it; None: not known."""
     if python is None:
         return None
-    settings = environment.venv_settings(python) or {}
+    settings = environment.venv_settings(python)
     stated = settings.get("version") or settings.get("version_info")
     if stated:
         return stated
@@ -208,15 +192,45 @@ def interpreter_version(python: Path | None) -> str | None:
     return named.group(1) if named else None
 
 
-def memo_digests(provider: "ProviderManifest") -> dict[str, str | None]:
-    """Give each weight's digest as the memo has it; None: it would have to be read."""
-    from remote_resident.digests import DigestMemo
+def weight_digests(provider: "ProviderManifest") -> dict[str, str | None]:
+    """Give each weight's digest now, from the memo where it has it; None: not known."""
+    known = provider.check_weights().digests if provider.weights_files else {}
+    return {weight.name: known.get(weight.name) for weight in provider.weights_files}
 
-    paths = provider.weight_paths()
-    if not paths:
-        return {}
-    memo = DigestMemo(places.memo_path(provider.slug, provider.tree))
-    return {weight.name: _remembered(memo, path) for weight, path in paths}
+
+def inputs_now(provider: "ProviderManifest") -> dict[str, object]:
+    """Give what a report would rest on now, digests from the memo where it has them."""
+    return inputs(provider, weight_digests(provider))
+
+
+def changes(was: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Say what inputs changed; empty: none."""
+    return list(_inputs_differ(was, now))
+
+
+def compose(
+    provider: "ProviderManifest",
+    *,
+    inputs: Mapping[str, object],
+    timing: Mapping[str, object],
+    memory: Mapping[str, object],
+    answer: Mapping[str, object],
+) -> Report:
+    """Put a report together: what was seen, on which machine, when and by what."""
+    from datetime import UTC, datetime
+
+    from remote_resident import __version__
+
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return Report(
+        slug=provider.slug,
+        machine=machine_table(devices()),
+        inputs=inputs,
+        timing=timing,
+        memory=memory,
+        answer=answer,
+        certified={"at": at, "by": f"remote-resident {__version__}"},
+    )
 
 
 def differs(
@@ -225,9 +239,8 @@ def differs(
     gpus: Callable[[], Sequence[Device]] = devices,
 ) -> list[str]:
     """Say what a report rests on and is not so any more; empty: it is current."""
-    now = inputs(provider, memo_digests(provider))
     return [
-        *_inputs_differ(report.inputs, now),
+        *changes(report.inputs, inputs_now(provider)),
         *_devices_differ(report.machine.get("gpus", []), gpus()),
     ]
 
@@ -377,16 +390,6 @@ def _short(value: object) -> str:
         return "none"
     text = str(value)
     return text[:12] if _HEX64.fullmatch(text) else text
-
-
-def _remembered(memo: "object", path: Path) -> str | None:
-    from remote_resident.digests import DigestMemo
-
-    assert isinstance(memo, DigestMemo)
-    try:
-        return memo.get(path, path.stat())
-    except OSError:
-        return None
 
 
 def _worker_files(provider: "ProviderManifest") -> list[Path]:

@@ -1,0 +1,317 @@
+"""Run a provider for real, in a corner of its own, and bring back what was seen.
+
+The work is done in a thread, as its calls block; whoever waits is the generator in front
+of it, which keeps the deadline. Past the deadline the worker's stacks are taken first,
+then everything of its instance is ended, whatever it did to stay.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from remote_resident import places, processes, spawn, supervisor
+from remote_resident.errors import WorkerStartError
+from tasks.answer import Answer, read_files
+from tasks.peak import Meter
+from tasks.step import Progress
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+    from remote_resident.start_command import Admit, Candidate
+    from remote_resident.supervisor import ResidentWorker, Started
+
+TAIL_LINES = 20
+
+_LOOK_S = 0.25
+_STACKS_S = 0.3
+_SIGNALLED_S = 0.15
+_LATE_GRACE_S = 0.1
+_CUT_GRACE_S = 2.0
+_STOP_GRACE_S = 10.0
+_JOIN_S = 0.2
+_CUT_JOIN_S = 5.0
+_SOCKET_BYTES = 107
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corner:
+    """The places of one trial, which nobody else uses."""
+
+    directory: Path
+    """Output directories and the log; kept when the trial was no success."""
+    socket_dir: Path
+
+    @property
+    def log(self) -> Path:
+        """Name the log of all that the trial starts."""
+        return self.directory / "worker.log"
+
+    @property
+    def socket(self) -> Path:
+        """Name the worker's socket."""
+        return self.socket_dir / "s"
+
+    def tail(self, lines: int = TAIL_LINES) -> list[str]:
+        """Read the last lines of the log."""
+        return spawn.Log(self.log).tail(lines=lines)
+
+
+def make_corner(provider: "ProviderManifest") -> Corner:
+    """Make the places of a trial; raises ProviderError where they cannot be made."""
+    runtime = places.ensure(places.runtime_dir())
+    # the longest name that mkdtemp gives, and the socket in it
+    fits = len(os.fsencode(runtime / "s-12345678" / "s")) <= _SOCKET_BYTES
+    socket_dir = Path(tempfile.mkdtemp(prefix="s-", dir=runtime if fits else None))
+    if provider.runtime_work_root is not None:
+        base = places.ensure(provider.resolve(provider.runtime_work_root))
+    elif provider.env_kind != "venv":
+        # the one directory that a container sees and can write
+        base = socket_dir
+    else:
+        base = places.ensure(places.cache_dir() / "smoke")
+    directory = tempfile.mkdtemp(prefix=f"{provider.slug}-", dir=base)
+    return Corner(directory=Path(directory), socket_dir=socket_dir)
+
+
+def clear_corner(corner: Corner, *, keep: bool) -> None:
+    """Remove the places of a trial; `keep`: all but the outputs and the log."""
+    inside = corner.directory.is_relative_to(corner.socket_dir)
+    if not keep:
+        shutil.rmtree(corner.directory, ignore_errors=True)
+    if not (keep and inside):
+        shutil.rmtree(corner.socket_dir, ignore_errors=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """What was seen while a provider ran."""
+
+    provider: "ProviderManifest"
+    corner: Corner
+    admit: "Admit | None"
+    meter: Meter = field(default_factory=Meter)
+    answers: list[tuple[str, Answer]] = field(default_factory=list)
+    """The first and the identical ones of one held worker, in order, by name."""
+    fresh: Answer | None = None
+    """Of a process of its own; None: not come to that."""
+    started: "Started | None" = None
+    timed_out: bool = False
+    stacks: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    error: BaseException | None = None
+    at: str = "start"
+    """What was asked for last, in words."""
+    instance: str | None = None
+    """Of what runs now; None: nothing was started."""
+    over: bool = False
+    worker: "ResidentWorker | None" = None
+    said: "SimpleQueue[str | None]" = field(default_factory=SimpleQueue)
+
+    # --- in front
+
+    def run(self) -> Generator[str | Progress, None, None]:
+        """Do it all under the deadline; lines and the seconds of it come out.
+
+        What went wrong is in `error`, what was too slow in `timed_out`. Nothing of the
+        trial runs afterwards, however this ends.
+        """
+        began = time.monotonic()
+        thread = threading.Thread(target=self._work, name="smoke", daemon=True)
+        thread.start()
+        grace_s, join_s = _CUT_GRACE_S, _CUT_JOIN_S
+        try:
+            yield from self._said(began)
+            if self.timed_out:
+                self._capture_stacks()
+                grace_s, join_s = _LATE_GRACE_S, _JOIN_S
+        finally:
+            self.over = True
+            if thread.is_alive():
+                self._end(grace_s)
+                thread.join(join_s)
+                # what was just being spawned when its like was ended
+                self._end(0.0)
+            self.meter.close()
+            self.seconds = time.monotonic() - began
+
+    def _said(self, began: float) -> Iterator[str | Progress]:
+        limit_s = self.provider.smoke_timeout_s
+        while True:
+            now = time.monotonic() - began
+            if now >= limit_s:
+                self.timed_out = True
+                return
+            yield Progress(self.at, now, limit_s, "s")
+            try:
+                line = self.said.get(timeout=min(_LOOK_S, limit_s - now))
+            except Empty:
+                continue
+            if line is None:
+                return
+            yield line
+
+    def _capture_stacks(self) -> None:
+        """Take the worker's stacks, in a fraction of a second or not at all."""
+        found: list[str] = []
+        worker = self.worker
+
+        def ask() -> None:
+            from remote_resident.errors import ProviderError
+
+            with contextlib.suppress(ProviderError, OSError):
+                if worker is not None:
+                    found.extend(worker.stacks().splitlines())
+
+        if worker is not None:
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            asking.join(_STACKS_S)
+        self.stacks = list(found) or self._signalled_stacks()
+
+    def _signalled_stacks(self) -> list[str]:
+        log = spawn.Log(self.corner.log)
+        before, pid = log.size(), self._leader()
+        if pid is None:
+            return []
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+        until = time.monotonic() + _SIGNALLED_S
+        while log.size() == before and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.02)
+        return log.tail(before, lines=200)
+
+    def _leader(self) -> int | None:
+        provider = self.provider
+        for found in processes.instances(provider.slug, str(provider.tree)):
+            if found.instance == self.instance and found.leader is not None:
+                return found.leader.pid
+        return None
+
+    def _end(self, grace_s: float) -> None:
+        if self.instance is None:
+            return
+        cli = None
+        if self.provider.env_kind == "docker":
+            from remote_resident.exec_env import container_program
+
+            cli = container_program(os.environ, self.provider.slug)
+        supervisor.end_all(
+            self.instance, grace_s=grace_s, container_cli=cli, session=self._leader()
+        )
+
+    # --- behind
+
+    def _work(self) -> None:
+        try:
+            if self.provider.runtime_mode == "resident":
+                self._held()
+            self.fresh = self._fresh()
+        except BaseException as exc:  # told by whoever waits
+            self.error = exc
+        finally:
+            self.said.put(None)
+
+    def _held(self) -> None:
+        provider, corner = self.provider, self.corner
+        worker = self.worker = supervisor.ResidentWorker(
+            provider,
+            socket_path=corner.socket,
+            log_path=corner.log,
+            admit=self._admitted,
+        )
+        try:
+            self.at = "start"
+            self.started = worker.ensure_started()
+            self.said.put(_started(self.started))
+            for number in range(provider.smoke_repeat + 1):
+                name = "first" if number == 0 else f"held-{number}"
+                self.answers.append((name, self._asked(name, worker.request)))
+            self._say_answers()
+            self.meter.read()
+            self.meter.read_devices(provider)
+        finally:
+            if not self.over:
+                self.at = "stop"
+                worker.stop(_STOP_GRACE_S)
+            self.worker = None
+
+    def _fresh(self) -> Answer:
+        def ask(payload: Mapping[str, Any]) -> dict[str, Any]:
+            reply, _ = supervisor.run_once(
+                self.provider,
+                payload,
+                # the deadline is kept in front, by a quicker hand
+                timeout_s=self.provider.smoke_timeout_s + 60.0,
+                log_path=self.corner.log,
+                admit=self._admitted,
+            )
+            return reply
+
+        resident = self.provider.runtime_mode == "resident"
+        if resident:
+            # the budget is the held worker's
+            self.meter.watch(None)
+        answer = self._asked("fresh" if resident else "first", ask)
+        self.said.put(f"fresh process {answer.seconds:.3f} s")
+        return answer
+
+    def _asked(
+        self, name: str, ask: Callable[[Mapping[str, Any]], dict[str, Any]]
+    ) -> Answer:
+        if self.over:
+            raise _cut(self.provider.slug)
+        self.at = f"{name} request"
+        directory = self.corner.directory / name
+        directory.mkdir()
+        payload = dict(self.provider.smoke_request or {})
+        if self.provider.env_kind == "venv" or self.provider.outputs:
+            payload["output_dir"] = str(directory)
+        began = time.monotonic()
+        reply = ask(payload)
+        seconds = time.monotonic() - began
+        self.meter.told(reply.get("_meter"))
+        return Answer(
+            reply=reply,
+            output_dir=directory,
+            files=read_files(directory),
+            seconds=seconds,
+        )
+
+    def _admitted(self, candidate: "Candidate") -> object:
+        """Ask for room, and note what is to be ended if it comes to that."""
+        if self.over:
+            raise _cut(self.provider.slug)
+        held = None if self.admit is None else self.admit(candidate)
+        self.instance = candidate.instance
+        if not self._is_comparison():
+            self.meter.watch(candidate.instance)
+        return held
+
+    def _is_comparison(self) -> bool:
+        return self.provider.runtime_mode == "resident" and bool(self.answers)
+
+    def _say_answers(self) -> None:
+        first, *held = [answer.seconds or 0.0 for _, answer in self.answers]
+        self.said.put(f"first request {first:.3f} s")
+        if held:
+            self.said.put("held " + ", ".join(f"{s:.3f}" for s in held) + " s")
+
+
+def _started(started: "Started") -> str:
+    took, load = started.spawn_to_ready_s, started.load_s
+    ready = "ready" if took is None else f"ready after {took:.3f} s"
+    return ready if load is None else f"{ready}, load {load:.3f} s"
+
+
+def _cut(slug: str) -> WorkerStartError:
+    return WorkerStartError(f"{slug}: the smoke is over", reason="stopping")
