@@ -131,10 +131,7 @@ def _opened(name: str, places: Sequence[Path]) -> tuple[Path, int]:
     A read-only place is passed over, as it is one for all; what stands in the way
     otherwise is refused, or two users would not take turns at the same file.
     """
-    import tempfile
-
-    shared = [place for place in places if _is_for_all(place)]
-    for place in [*shared, Path(tempfile.gettempdir())]:
+    for place in _shared(places):
         path = place / name
         try:
             return path, _open(path)
@@ -142,6 +139,13 @@ def _opened(name: str, places: Sequence[Path]) -> tuple[Path, int]:
             if exc.errno != errno.EROFS:
                 raise _refused(path, exc) from None
     raise _refused(path, OSError(errno.EROFS, os.strerror(errno.EROFS)))
+
+
+def _shared(places: Sequence[Path]) -> Iterator[Path]:
+    yield from filter(_is_for_all, places)
+    import tempfile
+
+    yield Path(tempfile.gettempdir())
 
 
 def _is_for_all(place: Path) -> bool:
