@@ -98,7 +98,7 @@ def test_the_table_fits_eighty_columns() -> None:
         differs=["word " * 40],
         measured={
             **MEASURED,
-            "timing": {key: 1234.5 for key in MEASURED["timing"]},
+            "timing": dict.fromkeys(MEASURED["timing"], 1234.5),
         },
     )
 
