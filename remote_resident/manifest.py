@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -387,8 +388,11 @@ def load(path: Path | str, tree: Path | None = None) -> ProviderManifest:
     """
     # a symlink is not followed: the slug is the name of the directory that was named
     file = _File(os.path.abspath(path))  # noqa: PTH100
-    own = Path(file.tree) if file.tree else None
-    lock_tree = Path.cwd() / tree if tree else own or places.find_tree()
+    own = _directory(file.tree) if file.tree else None
+    if tree is None:
+        lock_tree = own or places.find_tree()
+    else:
+        lock_tree = _directory(os.path.abspath(tree))  # noqa: PTH100
     text = _read_text(file)
     values, faults, doubtful = read(_parse(file, text))
     if "slug" not in doubtful:
@@ -402,14 +406,21 @@ def load(path: Path | str, tree: Path | None = None) -> ProviderManifest:
         values["smoke_repeat"] = 0 if values["runtime_mode"] == "subprocess" else REPEAT
     if values["kit_name"] is not None and values["kit_package"] is None:
         values["kit_package"] = kit_package(values["kit_subdir"])
-    directory = Path(file.directory)
+    where = Path(file.path)
+    directory = where.parent
     return ProviderManifest._of(
         values,
-        path=Path(file.path),
+        path=where,
         directory=directory,
         tree=own or directory,
         lock_tree=lock_tree,
     )
+
+
+@lru_cache(maxsize=16)
+def _directory(path: str) -> Path:
+    """Make a path once for all the providers of a tree."""
+    return Path(path)
 
 
 class _File:

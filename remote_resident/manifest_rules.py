@@ -6,7 +6,7 @@ A rule takes what the TOML parser gave and returns what the manifest holds, or r
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -118,10 +118,12 @@ def _is_table(value: object) -> bool:
 
 def text(value: Any) -> str:
     """Accept a string without control characters."""
+    # most of what is read ends here, hence the short way first
+    if type(value) is str and value.isprintable():
+        return value
     if type(value) is not str:
         raise Wrong(f"{show(value)}, wanted a string")
-    if not value.isprintable():
-        _refuse_control(value)
+    _refuse_control(value)
     return value
 
 
@@ -135,6 +137,8 @@ def _refuse_control(value: str) -> None:
 
 def filled(value: Any) -> str:
     """Accept a string that is not empty."""
+    if type(value) is str and value and value.isprintable():
+        return value
     if found := text(value):
         return found
     raise Wrong('"", wanted a string that is not empty')
@@ -358,12 +362,16 @@ def mapping(key_rule: Rule, value_rule: Rule) -> Rule:
     def check(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise Wrong(f"{show(value)}, wanted a table")
-        faults = [
-            *_faults_of(key_rule, ((key, key) for key in value)),
-            *_faults_of(value_rule, value.items()),
-        ]
-        if faults:
-            raise Wrong(faults)
+        try:
+            for part, item in value.items():
+                key_rule(part)
+                value_rule(item)
+        except Wrong:
+            faults = [
+                *_faults_of(key_rule, ((key, key) for key in value)),
+                *_faults_of(value_rule, value.items()),
+            ]
+            raise Wrong(faults) from None
         return value
 
     return check
@@ -414,22 +422,27 @@ def closed(keys: Mapping[str, Key]) -> Rule:
 
 def json_value(value: Any) -> Any:
     """Accept what a JSON line can hold, whole and finite."""
-    if isinstance(value, dict):
-        return mapping(_any_key, json_value)(value)
-    if isinstance(value, list):
-        array(json_value)(value)
-    elif isinstance(value, float):
+    kind = type(value)
+    if kind is dict:
+        _json_items(value.items())
+    elif kind is list:
+        _json_items(list(enumerate(value)))
+    elif kind is float:
         finite(value)
-    elif isinstance(value, int):
+    elif kind is int:
         if not -_INT64 <= value < _INT64:
             raise Wrong(f"{show(value)}, wanted one of 64 bits")
-    elif value is not None and not isinstance(value, str):
+    elif kind is not str and kind is not bool and value is not None:
         raise Wrong(f"{show(value)}, wanted what JSON can hold")
     return value
 
 
-def _any_key(value: Any) -> Any:
-    return value
+def _json_items(items: Collection[tuple[str | int, Any]]) -> None:
+    try:
+        for _, item in items:
+            json_value(item)
+    except Wrong:
+        raise Wrong(list(_faults_of(json_value, items))) from None
 
 
 def pattern(value: Any) -> str:

@@ -76,7 +76,9 @@ def _weight_files(value: Any) -> tuple[WeightFile, ...]:
     first: dict[str, int] = {}
     faults = []
     for index, file in enumerate(files):
-        plain = normpath(file.name)  # one file under two spellings is one file
+        # one file under two spellings is one file
+        twisted = "./" in file.name or "//" in file.name
+        plain = normpath(file.name) if twisted else file.name
         if first.setdefault(plain, index) != index:
             text = f"{quoted(file.name)}, wanted each file once: file[{first[plain]}]"
             faults.append(Fault((index, "name"), f"{text} is the same"))
