@@ -1,0 +1,221 @@
+"""`tu remote check` where nothing has changed: many providers, all set up here.
+
+Each provider has five weights, which the memo knows, six distributions in an environment
+and a current report.
+
+Usage: python bench/bench_check.py [--providers N,N] [--rounds N] [--profile]
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+LONG_AGO = 1_000_000_000
+"""Seconds; a modification time that is recorded."""
+GOALS = {40: 8.0, 1000: 20.0}
+"""Ratio to the bare interpreter, by number of providers."""
+WEIGHTS, PINS, HASHES = 5, 6, 8
+TU = "import sys; from remote_resident.cli import main; sys.exit(main())"
+PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+
+MANIFEST = """\
+slug = "{slug}"
+description = "Says what it was asked."
+operations = ["{slug}"]
+output_keys = ["answer"]
+
+[runtime]
+worker = "worker.py"
+start_timeout_s = 60
+
+[host]
+ram_budget_gb = 0.2
+
+[env]
+python = "{python}"
+lock = "{slug}"
+
+[env.vars]
+OMP_NUM_THREADS = "1"
+
+[weights]
+root_default = "{weights}"
+
+{files}
+[smoke]
+request = {{ op = "{slug}", text = "hello" }}
+timeout_s = 60
+deterministic = true
+
+[smoke.expect."answer.score"]
+min = 0.9
+max = 1.0
+"""
+WORKER = '''\
+"""A worker of the usual length."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def build(context):
+    import torch
+
+    model = torch.load(Path(context.weights_root) / "w0")
+    return model.eval()
+
+
+def predict(model, request):
+    rows = []
+    for index, text in enumerate(request["text"].split()):
+        if not text:
+            continue
+        rows.append({"index": index, "score": float(model(text)), "text": text})
+    return {"answer": {"rows": rows, "score": max(row["score"] for row in rows)}}
+'''
+
+
+def sha(text: str) -> str:
+    """Give 64 hex digits that stand for a digest."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make(work: Path, count: int) -> Path:
+    """Make a tree of `count` providers, set up on this machine; gives it."""
+    from remote_resident import manifest
+    from tasks import measured
+
+    tree = work / "tree"
+    for folder in ("manifests", "locks", "kits"):
+        (tree / folder).mkdir(parents=True)
+    for number in range(count):
+        _declare(tree, work, f"p{number:04}")
+    for provider in manifest.catalog(tree).values():
+        assert isinstance(provider, manifest.ProviderManifest), provider
+        digests = provider.check_weights().digests
+        report = measured.Report(
+            slug=provider.slug,
+            machine={"gpus": []},
+            inputs=measured.inputs(provider, digests),
+            timing={"spawn_to_ready_s": 1.0},
+            memory={"rss_peak_bytes": 2**20},
+            answer={},
+            certified={"at": "now"},
+        )
+        measured.write(measured.report_path(provider), report)
+    return tree
+
+
+def _declare(tree: Path, work: Path, slug: str) -> None:
+    folder, weights, env = (
+        tree / "manifests" / slug,
+        work / "w" / slug,
+        work / "e" / slug,
+    )
+    for place in (folder, weights, env / "bin", env / "lib" / PYTHON / "site-packages"):
+        place.mkdir(parents=True)
+    files = []
+    for number in range(WEIGHTS):
+        content = f"{slug} {number}"
+        path = weights / f"w{number}"
+        path.write_text(content)
+        os.utime(path, (LONG_AGO, LONG_AGO))
+        files.append(
+            f'[[weights.file]]\nname = "{path.name}"\nsize = {len(content)}\n'
+            f'sha256 = "{sha(content)}"\n'
+        )
+    python = env / "bin/python"
+    python.symlink_to(sys.executable)
+    (folder / "provider.toml").write_text(
+        MANIFEST.format(
+            slug=slug, python=python, weights=weights, files="\n".join(files)
+        )
+    )
+    (folder / "worker.py").write_text(WORKER)
+    version = ".".join(map(str, sys.version_info[:3]))
+    (env / "pyvenv.cfg").write_text(
+        f"version = {version}\ninclude-system-site-packages = false\n"
+    )
+    _lock(tree, env, slug)
+
+
+def _lock(tree: Path, env: Path, slug: str) -> None:
+    lines = [
+        f"# requires-python: >={PYTHON.removeprefix('python')}\n# recipe:\n#   x\n"
+    ]
+    for number in range(PINS):
+        parts = [f"pinned-{number}==1.{number}"]
+        parts += [
+            f"    --hash=sha256:{sha(f'{slug}{number}{h}')}" for h in range(HASHES)
+        ]
+        lines.append(" \\\n".join(parts) + "\n")
+        site = env / "lib" / PYTHON / "site-packages"
+        info = site / f"pinned_{number}-1.{number}.dist-info"
+        info.mkdir()
+        (info / "INSTALLER").write_text("pip\n")
+    (tree / "locks" / f"{slug}.lock").write_text("".join(lines))
+
+
+def seconds(argv: Sequence[str], env: Mapping[str, str]) -> float:
+    """Run a command that must succeed; gives its wall time."""
+    began = time.perf_counter()
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, env=env)
+    return time.perf_counter() - began
+
+
+def measure(ours: Sequence[str], rounds: int) -> tuple[float, float]:
+    """Give the medians of the bare interpreter and of ours, seconds, interleaved."""
+    commands = {"base": [sys.executable, "-I", "-S", "-c", "pass"], "ours": [*ours]}
+    env = dict(os.environ)
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for name in ("ours", "base"):
+        seconds(commands[name], env)
+    for _ in range(rounds):
+        for name in random.sample(sorted(commands), 2):
+            times[name].append(seconds(commands[name], env))
+    return statistics.median(times["base"]), statistics.median(times["ours"])
+
+
+def main() -> int:
+    """Measure and print; 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--providers", default="40,1000")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--keep", action="store_true", help="keep the tree; print it")
+    asked = parser.parse_args()
+    print(f"{'what':44} {'base':>10} {'ours':>10} {'ratio':>8} {'goal':>8}")
+    met = True
+    for count in map(int, asked.providers.split(",")):
+        work = Path(tempfile.mkdtemp(prefix="bench-check-"))
+        os.environ["TU_REMOTE_HOME"] = str(work / "home")
+        try:
+            tree = make(work, count)
+            base, ours = measure(
+                [sys.executable, "-c", TU, "remote", "--tree", str(tree), "check"],
+                asked.rounds,
+            )
+        finally:
+            print(work) if asked.keep else shutil.rmtree(work)
+        goal = GOALS.get(count, float("inf"))
+        met &= ours / base <= goal
+        print(
+            f"{f'tu remote check, {count} providers / python -I -S':44} "
+            f"{base * 1e3:7.2f} ms {ours * 1e3:7.2f} ms {ours / base:8.4f} {goal:8.4f}"
+            f"{'' if ours / base <= goal else '  above'}"
+        )
+    return not met
+
+
+if __name__ == "__main__":
+    sys.exit(main())
