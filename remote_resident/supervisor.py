@@ -73,7 +73,6 @@ __all__ = [
 ]
 
 PING_S = 2.0
-"""How long a worker may take to answer a ping; longer is busy, not dead."""
 LEAVING_S = 30.0
 """How long a worker that is leaving may take to finish what it has in hand."""
 LAST_REPLY_S = 10.0
@@ -149,6 +148,9 @@ class ResidentWorker:
     provider's usual ones. `admit` is asked for room before a start; None asks nobody.
     `owned`: the worker ends with this process. Making one starts nothing.
     """
+
+    ping_s = PING_S
+    """How long the worker may take to answer a ping; longer is busy, not dead."""
 
     def __init__(
         self,
@@ -287,7 +289,7 @@ class ResidentWorker:
     def _found(self) -> "_Found | None":
         """Ask who answers on the socket; None: nobody."""
         try:
-            reply, pid = client.ask(self.socket_path, "ping", PING_S)
+            reply, pid = client.ask(self.socket_path, "ping", self.ping_s)
         except client.Gone:
             return None
         except client.Silent as exc:
@@ -333,7 +335,7 @@ class ResidentWorker:
             with contextlib.suppress(
                 client.Gone, client.Silent, protocol.ProtocolError
             ):
-                client.ask(self.socket_path, "stop", PING_S)
+                client.ask(self.socket_path, "stop", self.ping_s)
         _wait_pid(found.pid, LEAVING_S)
         if found.instance is not None:
             end_all(found.instance, container_cli=self._container_cli())
@@ -341,11 +343,18 @@ class ResidentWorker:
     def _end_earlier(self) -> None:
         """End what earlier instances on this socket left behind."""
         for left in processes.instances(self.slug, self.tree):
-            if left.leader is None:
-                end_all(left.instance)
-            elif self._is_ours(left):
+            if left.leader is None or self._is_ours(left):
                 # SIGTERM lets a worker that is leaving finish what it has in hand
-                end_all(left.instance, grace_s=LEAVING_S)
+                grace_s = LEAVING_S if self._may_finish(left) else END_GRACE_S
+                cli = self._container_cli()
+                end_all(left.instance, grace_s=grace_s, container_cli=cli)
+
+    def _may_finish(self, left: processes.Instance) -> bool:
+        """Say whether the worker itself may be there, not only a fork of it."""
+        held = self._held
+        if held is not None and held.started.instance == left.instance:
+            return not held.wait_end(0)
+        return left.leader is not None and left.leader.sid == left.leader.pid
 
     # --- a new worker
 
@@ -556,7 +565,7 @@ class ResidentWorker:
         except TimeoutError:
             raise self._late(asking) from None
         except client.Stuck:
-            raise self._stuck(held) from None
+            raise self._stuck(held, asked) from None
         except client.Gone as exc:
             raise self._lost(held, asked, str(exc)) from None
         except protocol.ProtocolError as exc:
@@ -578,7 +587,7 @@ class ResidentWorker:
     def _progresses(self, asked: client.Asked) -> bool:
         """Say whether what is in front of a queued request is within its own time."""
         try:
-            reply, _ = client.ask(self.socket_path, "ping", PING_S)
+            reply, _ = client.ask(self.socket_path, "ping", self.ping_s)
         except (client.Gone, client.Silent, protocol.ProtocolError):
             return False
         since = reply.get("busy_since")
@@ -646,7 +655,9 @@ class ResidentWorker:
         self, held: _Held, asked: client.Asked, said: str
     ) -> "WorkerRequestError | _NotBegun":
         if asked.started is None:
-            if held.wait_end(0):
+            # its descriptors close a little before its end is told: without the wait
+            # the next attempt would take a dying worker for a living one
+            if held.wait_end(GARBLED_END_S):
                 self._bury(held)
             return _NotBegun(f"{self.slug}: {said}, before it began", "worker_died")
         if not held.wait_end(END_S):
@@ -670,18 +681,24 @@ class ResidentWorker:
             reason=exc.reason,
         )
 
-    def _stuck(self, held: _Held) -> WorkerRequestError:
+    def _stuck(
+        self, held: _Held, asked: client.Asked
+    ) -> "WorkerRequestError | _NotBegun":
         """End a worker whose state nobody knows; its stacks are in the log first."""
-        with contextlib.suppress(WorkerRequestError):
-            self.stacks()
+        if not held.wait_end(0):
+            with contextlib.suppress(WorkerRequestError):
+                self.stacks()
         limit = self.manifest.runtime_request_timeout_s
         self._bury(held)
-        return WorkerRequestError(
+        text = (
             f"{self.slug}: worker {held.started.pid} was ended: no reply {limit} s after "
-            f"the prediction began, [runtime] request_timeout_s = {limit}; its stacks "
-            f"are in {self.log_path}",
-            reason="request_timeout",
+            f"a prediction began, [runtime] request_timeout_s = {limit}; its stacks "
+            f"are in {self.log_path}"
         )
+        if asked.started is None:
+            # it was another's prediction that did not end
+            return _NotBegun(text, "request_timeout")
+        return WorkerRequestError(text, reason="request_timeout")
 
     def _ended(self, held: _Held, wait_s: float) -> str:
         """Say how a worker ended, and clear away what it left."""
@@ -707,7 +724,7 @@ class ResidentWorker:
     def is_running(self) -> bool:
         """Say whether a worker accepts on the socket; a busy one does."""
         try:
-            client.connect(self.socket_path, PING_S).close()
+            client.connect(self.socket_path, self.ping_s).close()
         except client.Silent:
             return True
         except (client.Gone, WorkerRequestError):
@@ -742,7 +759,7 @@ class ResidentWorker:
         before = self._log.size()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
-        until, size = time.monotonic() + PING_S, before
+        until, size = time.monotonic() + self.ping_s, before
         # written by the signal's handler: over when it has stopped growing
         while time.monotonic() < until:
             time.sleep(0.05)
@@ -764,7 +781,7 @@ class ResidentWorker:
 
     def _reserved(self, op: str) -> Message:
         try:
-            reply, _ = client.ask(self.socket_path, op, PING_S)
+            reply, _ = client.ask(self.socket_path, op, self.ping_s)
         except client.Gone:
             raise WorkerRequestError(
                 f"{self.slug}: no worker accepts on {self.socket_path}",
@@ -833,7 +850,8 @@ class ResidentWorker:
         for left in processes.instances(self.slug, self.tree):
             if left.leader is None or self._is_ours(left):
                 cli = self._container_cli()
-                ended |= set(end_all(left.instance, container_cli=cli))
+                grace = END_GRACE_S
+                ended |= set(end_all(left.instance, grace_s=grace, container_cli=cli))
         with self._guard:
             held = self._held
         if held is not None and held.wait_end(END_S):
@@ -842,13 +860,15 @@ class ResidentWorker:
 
     def _asked_to_leave(self, found: "_Found", deadline: float) -> set[int]:
         with contextlib.suppress(client.Gone, client.Silent, protocol.ProtocolError):
-            client.ask(self.socket_path, "stop", PING_S)
+            client.ask(self.socket_path, "stop", self.ping_s)
         left = deadline - time.monotonic()
         ended = {found.pid} if found.pid and _wait_pid(found.pid, left) else set()
         if found.instance is None:
             return ended
         cli = self._container_cli()
-        return ended | set(end_all(found.instance, container_cli=cli))
+        return ended | set(
+            end_all(found.instance, grace_s=END_GRACE_S, container_cli=cli)
+        )
 
     def owns_one(self) -> bool:
         """Say whether this process has a worker to end, or is starting one."""
@@ -880,7 +900,8 @@ class _Found:
             tree=reply.get("tree"),
             instance=reply.get("instance"),
             inputs=reply.get("inputs"),
-            pid=pid or reply.get("pid"),
+            # not the pid in its reply, which may count in another namespace
+            pid=pid,
             busy=bool(reply.get("queue") or reply.get("busy_since") is not None),
             leaving=reply.get("stopping") is True,
             reply=reply,
