@@ -130,13 +130,14 @@ def _device_of(granted: object) -> str | None:
 
 @contextmanager
 def default_admit(candidate: Candidate) -> Iterator["Verdict"]:
-    """Hold this machine's reservation for a candidate; raises AdmissionRefused."""
-    from remote_resident.admission import room_for
-    from remote_resident.reservation import reserve
+    """Hold this machine's reservation for a candidate; raises AdmissionRefused.
 
-    with reserve():
-        verdict = room_for(candidate.manifest)
-        verdict.raise_if_refused()
+    A candidate whose `make_room` is true may have idle workers of this user retired.
+    """
+    from remote_resident.reservation import reserved
+
+    make_room = bool(getattr(candidate, "make_room", False))
+    with reserved(candidate.manifest, make_room=make_room) as verdict:
         yield verdict
 
 
