@@ -68,7 +68,8 @@ def report(run: "Run", names: Sequence[str] | None) -> Came:
     from tasks import report as reports
 
     rows = reports.rows(run.tree, names)
-    run.reporter.screen.show(reports.table(rows))
+    screen = run.reporter.screen
+    screen.show(reports.table(rows, screen.width(), color=screen.styled()))
     return [
         (row["slug"], StepResult("report", "present", row["state"])) for row in rows
     ]

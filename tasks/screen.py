@@ -33,6 +33,8 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _QUIET_PROGRESS_S = 30.0
 _VERDICT_WIDTH = 9
+_NARROW = 24
+"""Columns that are too few for a text to hang in."""
 _STEP_WIDTH = max(map(len, STEPS))
 
 
@@ -160,25 +162,17 @@ class Screen:
         spans: list[Span] = [(text, "")] if isinstance(text, str) else text
         self._write(self.results, spans, indent)
 
-    def show(self, renderable: object) -> None:
-        """Show text, or what rich can render, as a result."""
-        if isinstance(renderable, str):
-            for line in renderable.splitlines():
-                self.say(line)
-            return
-        from io import StringIO
+    def show(self, text: str) -> None:
+        """Show text that is laid out already, as a result."""
+        self._raw(self.results, f"{text}\n")
 
-        from rich.console import Console
+    def width(self) -> int | None:
+        """Give the columns that results have; None: as many as they want."""
+        return _width() if _is_terminal(self.results) else None
 
-        terminal = _is_terminal(self.results)
-        text = StringIO()
-        Console(
-            file=text,
-            force_terminal=terminal and self.color,
-            no_color=not self.color,
-            width=_width() if terminal else 160,
-        ).print(renderable)
-        self._raw(self.results, text.getvalue())
+    def styled(self) -> bool:
+        """Say whether results may carry colours."""
+        return self.color and _is_terminal(self.results)
 
     def error(self, text: str) -> None:
         """Show what went wrong, also when quiet."""
@@ -359,21 +353,25 @@ def _wrapped(spans: list[Span], indent: int, width: int) -> list[list[Span]]:
     """Break the last span of a line, so that what follows hangs below its start."""
     *head, (text, style) = spans
     left = sum(len(part) for part, _ in head)
-    if left + len(text) <= width:
+    words = text.split(maxsplit=1)
+    if left + len(text) <= width or not words:
         return [spans]
-    # a narrow terminal leaves no column to hang from
-    indent = indent if width - indent >= 24 else 4
+    crowded = left + len(words[0]) > width
+    if crowded or width - indent < _NARROW:
+        indent = min(indent, _VERDICT_WIDTH + 2)
+    start = indent if crowded and left > indent else left
     pieces = textwrap.wrap(
         text,
         width,
-        initial_indent=" " * left,
+        initial_indent=" " * start,
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    first, *rest = pieces or [" " * left]
-    # what has no room beside a long head starts below it
-    return [[*head, (first[left:], style)], *([(line, style)] for line in rest)]
+    lines: list[list[Span]] = [[(piece, style)] for piece in pieces]
+    if start < left:
+        return [head, *lines]
+    return [[*head, (pieces[0][left:], style)], *lines[1:]]
 
 
 def _line(spans: Iterable[Span], stream: TextIO, *, styled: bool) -> str:

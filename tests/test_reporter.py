@@ -108,6 +108,15 @@ def test_a_terminal_gets_lines_no_wider_than_it_is() -> None:
     assert text.splitlines()[1].startswith(" " * 41 + "word")
 
 
+def test_a_word_that_has_no_room_beside_the_verdict_stands_whole_below_it() -> None:
+    path = StepResult("env", "done", "/" + 60 * "x", seconds=1.0)
+
+    assert shown(path, stream=Terminal(), color=False).splitlines() == [
+        "✓ done     capiti  env            1.0 s",
+        "           /" + 60 * "x",
+    ]
+
+
 @pytest.mark.parametrize("how", ["option", "variable"])
 def test_no_color_is_honoured(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "variable":

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from remote_resident.cli import signals
 from remote_resident.cli.answer import Answer, Asked, emit, failure, our_error
@@ -19,6 +19,12 @@ COMMANDS = {
     "report": "show what this machine measured",
     "env": "create a provider's environment by its lock's recipe",
     "lock": "resolve a lock anew",
+    "room": "say whether a provider would fit beside what this machine holds now",
+    "call": "ask a provider for one answer",
+    "ps": "list who holds memory on this machine, whoever started it",
+    "stop": "end a provider's worker",
+    "restart": "end a provider's worker, forget its failed starts, start it anew",
+    "logs": "show what a provider's workers wrote",
 }
 """Each is the module of that name here, with `arguments(parser)` and `run(asked)`."""
 
@@ -54,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             # whatever prints, a library too, must not stand before the document
             with redirect_stdout(sys.stderr if as_json else stdout):
-                answer = _answer(words)
+                answer = _answer(words, stdout)
         except ProviderError as exc:
             answer = failure(exc)
         except signals.Cut as cut:
@@ -64,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return emit(answer, as_json=as_json, stdout=stdout)
 
 
-def _answer(words: list[str]) -> Answer:
+def _answer(words: list[str], stdout: TextIO) -> Answer:
     known, rest = _global_parser().parse_known_args(words)
     asked = Asked(
         tree=known.tree, json=known.json, quiet=known.quiet, color=known.color

@@ -17,6 +17,8 @@ class Asked(argparse.Namespace):
     json: bool
     quiet: bool
     color: bool
+    stdout: TextIO
+    """Where documents go, for a command that gives a stream of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

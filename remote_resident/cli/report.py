@@ -20,5 +20,6 @@ def run(asked: Asked) -> Answer:
     reports = tree.code("report")
     rows = reports.rows(root, names)
     if not asked.json:
-        tree.screen(asked).show(reports.table(rows))
+        screen = tree.screen(asked)
+        screen.show(reports.table(rows, screen.width(), color=screen.styled()))
     return Answer(document={"reports": rows})

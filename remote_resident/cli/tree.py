@@ -1,6 +1,7 @@
 """The one way from the runtime to the tree: where it is, and the code that reads it."""
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -111,3 +112,14 @@ def _problems(step: str, lines: list[str]) -> list[dict[str, str | int | float |
 def _next(lines: list[str]) -> str | None:
     found = (line.removeprefix("next: ") for line in lines if line.startswith("next: "))
     return next(found, None)
+
+
+def columns(lines: Sequence[tuple[str, ...]]) -> str:
+    """Lay lines out so that their cells stand under one another."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,120 @@
+"""`tu remote call`: ask a provider for one answer; its worker outlives the command."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remote_resident.cli import tree
+from remote_resident.cli.answer import Answer, Asked
+from remote_resident.errors import UsageError, WorkerRequestError
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+
+
+def arguments(parser: Any) -> None:
+    """Say what may be typed."""
+    parser.add_argument("slug", metavar="SLUG", help="a provider, or a path to one")
+    parser.add_argument(
+        "request",
+        metavar="REQUEST",
+        help="a JSON object, @FILE that holds one, or - for standard input",
+    )
+    parser.add_argument("--op", help="the operation asked for, else the request's own")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="seconds to wait, a start included; the prediction itself goes on",
+    )
+    parser.add_argument(
+        "--make-room",
+        action="store_true",
+        help="for a start, let idle workers of yours go",
+    )
+    parser.add_argument(
+        "--no-start", action="store_true", help="only ask a worker that is there"
+    )
+
+
+def run(asked: Asked) -> Answer:
+    """Ask, starting a worker where there is none."""
+    from remote_resident import manifest
+
+    provider = manifest.find(tree.data(asked), asked.slug)
+    payload = _payload(asked.request)
+    if asked.op is not None:
+        payload["op"] = asked.op
+    screen = tree.screen(asked)
+    screen.started(provider.slug, "call")
+    try:
+        reply = _reply(asked, provider, payload)
+    finally:
+        screen.close()
+    return Answer(document=reply, text=json.dumps(reply, indent=2, ensure_ascii=False))
+
+
+def _reply(
+    asked: Asked, provider: "ProviderManifest", payload: dict[str, Any]
+) -> dict[str, Any]:
+    if provider.runtime_mode == "jobs":
+        raise UsageError(
+            f"{provider.slug}: mode jobs found, resident or subprocess wanted",
+            reason="bad_request",
+            next=f"tu remote job run {provider.slug}",
+        )
+    if provider.runtime_mode == "subprocess":
+        from remote_resident.once import run_once
+
+        return run_once(provider, payload, timeout_s=asked.timeout)[0]
+    from remote_resident.supervisor import ResidentWorker
+
+    worker = ResidentWorker(provider, owned=False)
+    if asked.no_start:
+        _refuse_absent(worker)
+    elif asked.make_room:
+        worker.ensure_started(make_room=True, deadline_s=asked.timeout)
+    return dict(worker.request(payload, deadline_s=asked.timeout))
+
+
+def _refuse_absent(worker: Any) -> None:
+    try:
+        worker.ping()
+    except WorkerRequestError as exc:
+        # busy and unconfirmed is there
+        if exc.reason == "not_running":
+            raise
+
+
+def _payload(request: str) -> dict[str, Any]:
+    """Read the request. Raises UsageError (`bad_request`) for what is no JSON object."""
+    where, text = _text(request)
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise UsageError(
+            f"{where}: no JSON found ({exc}), an object wanted", reason="bad_request"
+        ) from None
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise UsageError(
+            f"{where}: a JSON {kind} found, an object wanted", reason="bad_request"
+        )
+    return found
+
+
+def _text(request: str) -> tuple[str, str]:
+    """Give where the request stands, and what stands there."""
+    if request == "-":
+        return "standard input", sys.stdin.read()
+    if not request.startswith("@"):
+        return "request", request
+    path = Path(request[1:])
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        said = exc.strerror if isinstance(exc, OSError) else str(exc)
+        raise UsageError(
+            f"{path}: {said}, a file with a JSON object wanted", reason="bad_request"
+        ) from None
