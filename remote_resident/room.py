@@ -310,7 +310,9 @@ def make_room(
     deadline = time.monotonic() + wait_s
     while not (verdict := again()).admit and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-    return verdict, gone
+    told = f"retired to make room: {', '.join(map(str, gone))}"
+    notes = (*verdict.notes, told)
+    return replace(verdict, notes=notes, text=f"{verdict.text}; {told}"), gone
 
 
 def ask_idle_s(holder: Holder) -> float | None:
