@@ -149,7 +149,7 @@ def gone(instance: str) -> None:
 
 
 def test_a_start_is_a_question_first(make: Make) -> None:
-    first, second = make("counts", runtime=told_to("a")), None
+    first, second = make("counts", runtime=told_to("/dev/null")), None
     started = first.ensure_started()
     second = ResidentWorker(first.manifest, admit=None)
 
