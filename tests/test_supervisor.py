@@ -481,7 +481,8 @@ def test_two_hundred_failures_cost_neither_the_worker_nor_a_descriptor(
     after = worker.request({})
 
     assert (after["pid"], after["fds"]) == (before["pid"], before["fds"])
-    assert open_descriptors() == ours
+    # fewer: what an earlier test left may be collected meanwhile
+    assert open_descriptors() <= ours
     grown = after["_meter"]["rss_bytes"] - before["_meter"]["rss_bytes"]
     assert grown < 8 * 2**20
 
