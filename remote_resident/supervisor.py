@@ -35,29 +35,26 @@ kernel closes the lifeline. One that is not owned has no lifeline and leaves whe
 
 import atexit
 import contextlib
-import fcntl
 import os
-import select
 import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import client, crashes, places, processes, spawn, start_command
+from remote_resident import client, places, processes, spawn, start_command
 from remote_resident.client import Message, OnEvent
-from remote_resident.errors import (
-    ProviderError,
-    WorkerRequestError,
-    WorkerStartError,
-)
+from remote_resident.errors import WorkerRequestError, WorkerStartError
+from remote_resident.found import Found, find
+from remote_resident.held import Held, Started, wait_pid
 from remote_resident.once import run_once
 from remote_resident.processes import end_all
 from remote_resident.spawn import exit_hint
 from remote_resident.start_command import Admit, default_admit, inputs_digest
+from remote_resident.starter import END_GRACE_S, Starter
 from remote_resident.worker_side import protocol
 
 if TYPE_CHECKING:
@@ -72,73 +69,15 @@ __all__ = [
     "run_once",
 ]
 
-PING_S = 2.0
-LEAVING_S = 30.0
-"""How long a worker that is leaving may take to finish what it has in hand."""
 LAST_REPLY_S = 10.0
 """How long the end of a worker that announced it is waited for."""
-UNOWNED_IDLE_S = 900.0
-"""Idleness after which a worker that nobody owns leaves, where none is declared."""
 EXIT_GRACE_S = 10.0
-END_GRACE_S = 2.0
 END_S = 5.0
 """How long the end of a worker is waited for that closed its connection."""
 GARBLED_END_S = 1.0
 KEEP_S = 5.0
 """How long an unused connection is kept."""
 _REPLY_GRACE_S = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """A worker that accepts requests."""
-
-    pid: int
-    instance: str
-    spawn_to_ready_s: float | None
-    """From the spawn to the ready line; None: another start's, not known here."""
-    load_s: float | None
-    """What the worker says its load took; None: not said."""
-    adopted: bool
-    """It answered already, or another process started it."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Held:
-    """A worker whose end can be waited for."""
-
-    started: Started
-    inputs: str
-    pidfd: int
-    child: spawn.Child | None = None
-    """None: another process's child, whose exit status is not for us."""
-    container_cli: str | None = None
-
-    def wait_end(self, timeout_s: float) -> bool:
-        """Wait for its end; True once it has ended."""
-        if self.child is not None:
-            return self.child.wait_end(timeout_s)
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(max(0.0, timeout_s) * 1000))
-
-    def returncode(self) -> int | None:
-        """Give its exit status; None: alive, or not known to this process."""
-        return None if self.child is None else self.child.process.returncode
-
-    def end(self, grace_s: float) -> list[int]:
-        """End all of it."""
-        return end_all(
-            self.started.instance,
-            grace_s=grace_s,
-            container_cli=self.container_cli,
-            session=self.started.pid,
-        )
-
-    def __del__(self) -> None:
-        """Let go of the descriptor; the child lets go of its own."""
-        if self.child is None:
-            os.close(self.pidfd)
 
 
 class ResidentWorker:
@@ -148,9 +87,6 @@ class ResidentWorker:
     provider's usual ones. `admit` is asked for room before a start; None asks nobody.
     `owned`: the worker ends with this process. Making one starts nothing.
     """
-
-    ping_s = PING_S
-    """How long the worker may take to answer a ping; longer is busy, not dead."""
 
     def __init__(
         self,
@@ -164,31 +100,55 @@ class ResidentWorker:
         self.manifest = manifest
         self.slug = manifest.slug
         self.tree = str(manifest.tree)
-        self.admit = admit
         self.owned = owned
         self.log_path = log_path or places.log_path(manifest.slug, manifest.tree)
-        self.instance: str | None = None
-        """The id of the last start or adoption; None: none yet."""
-        self.make_room = False
-        """Whether admission may retire idle workers for this start."""
         self.warm: str | None = None
         """What became of a load ahead of need: loading, loaded, `failed: why`."""
         self.socket_path = socket_path or _usual_socket(manifest)
         self._log = spawn.Log(self.log_path)
-        self._crashes = crashes.History(places.crash_path(self.slug, manifest.tree))
+        self._starter = Starter(
+            manifest=manifest,
+            socket_path=self.socket_path,
+            log=self._log,
+            owned=owned,
+            admit=admit,
+        )
         self._inputs: tuple[tuple[object, ...], str] | None = None
-        self._stops = 0
         self._renew()
         _ALL.add(self)
+
+    @property
+    def instance(self) -> str | None:
+        """Give the id of the last start or adoption; None: none yet."""
+        return self._starter.instance
+
+    @property
+    def admit(self) -> Admit | None:
+        """Give what is asked for room before a start; None: nobody."""
+        return self._starter.admit
+
+    @admit.setter
+    def admit(self, admit: Admit | None) -> None:
+        self._starter.admit = admit
+
+    @property
+    def ping_s(self) -> float:
+        """Give how long a ping may take; silence for longer is busy, not dead."""
+        return self._starter.ping_s
+
+    @ping_s.setter
+    def ping_s(self, seconds: float) -> None:
+        self._starter.ping_s = seconds
 
     def _renew(self) -> None:
         """Begin with nothing held; in a fork the worker is still the parent's."""
         self._guard = threading.Lock()
-        self._held: _Held | None = None
+        self._held: Held | None = None
         self._starting: _Shared | None = None
         self._kept: client.Channel | None = None
         self._used = 0.0
         self._closer = False
+        self._starter.known = None
 
     # --- start
 
@@ -211,7 +171,7 @@ class ResidentWorker:
             shared, mine = self._starting, self._starting is None
             if shared is None:
                 shared = self._starting = _Shared()
-                self.make_room = make_room
+                self._starter.make_room = make_room
         if mine and deadline_s is None:
             self._start_for(shared, inputs)
         elif mine:
@@ -227,7 +187,7 @@ class ResidentWorker:
             )
         return started
 
-    def _is_there(self, held: _Held) -> bool:
+    def _is_there(self, held: Held) -> bool:
         return not held.wait_end(0) and self.socket_path.exists()
 
     def _start_for(self, shared: "_Shared", inputs: str) -> None:
@@ -237,7 +197,7 @@ class ResidentWorker:
             f"{self.slug}: interrupted during the start", reason="interrupted"
         )
         try:
-            held = self._start_locked(inputs)
+            held = self._starter.hold(inputs, self._held)
         except Exception as exc:  # raised in every thread that waits
             error = exc
         finally:
@@ -247,235 +207,11 @@ class ResidentWorker:
                 self._starting = None
             shared.set(held.started if held else None, error)
 
-    def _start_locked(self, inputs: str) -> _Held:
-        places.ensure(self.socket_path.parent)
-        with _locked(self.socket_path.with_name(f"{self.socket_path.name}.lock")):
-            return self._adopted(inputs) or self._start(inputs)
-
     def _inputs_now(self) -> str:
         marks = start_command.inputs_marks(self.manifest)
         if self._inputs is None or self._inputs[0] != marks:
             self._inputs = (marks, inputs_digest(self.manifest))
         return self._inputs[1]
-
-    # --- a worker that is already there
-
-    def _adopted(self, inputs: str) -> _Held | None:
-        """Take what answers on the socket; None where nobody does any more."""
-        client.refuse_unsafe(self.socket_path)
-        found = self._found()
-        if found is None:
-            self.socket_path.unlink(missing_ok=True)
-            return None
-        if (found.slug, found.tree) != (self.slug, self.tree):
-            who = f"{found.slug} of {found.tree}" if found.slug else found.stranger()
-            raise WorkerRequestError(
-                f"{self.socket_path}: answered by {who}, "
-                f"{self.slug} of {self.tree} wanted",
-                reason="socket_path",
-            )
-        if found.inputs == inputs and not found.leaving:
-            return self._take(found)
-        if found.busy and not found.leaving:
-            raise WorkerStartError(
-                f"{self.slug}: the worker {found.pid} was started from other inputs "
-                f"({found.inputs}) than there are now ({inputs}) and is busy",
-                reason="stale_worker",
-                next=f"tu remote restart {self.slug}",
-            )
-        self._retire(found)
-        return None
-
-    def _found(self) -> "_Found | None":
-        """Ask who answers on the socket; None: nobody."""
-        try:
-            reply, pid = client.ask(self.socket_path, "ping", self.ping_s)
-        except client.Gone:
-            return None
-        except client.Silent as exc:
-            # its interpreter is busy: the kernel knows what it was started as
-            marks = {} if exc.pid is None else processes.marks(exc.pid)
-            return _Found.by_marks(marks, exc.pid)
-        except protocol.ProtocolError as exc:
-            raise WorkerRequestError(
-                f"{self.socket_path}: {exc}", reason="socket_path"
-            ) from None
-        return _Found.by_reply(reply, pid)
-
-    def _take(self, found: "_Found") -> _Held | None:
-        pid = found.pid
-        try:
-            pidfd = os.pidfd_open(pid) if pid else -1
-        except ProcessLookupError:
-            return None
-        if pid is None or found.instance is None:
-            raise WorkerStartError(
-                f"{self.slug}: {self.socket_path} is answered by a process that is not "
-                "visible from here, one that can be watched wanted",
-                reason="stale_worker",
-            )
-        known = self._held
-        if known is not None and known.started.instance == found.instance:
-            # our own: a second handle would let go of its lifeline
-            os.close(pidfd)
-            return known
-        self.instance = found.instance
-        started = Started(
-            pid=pid,
-            instance=found.instance,
-            spawn_to_ready_s=None,
-            load_s=None,
-            adopted=True,
-        )
-        return _Held(started=started, inputs=found.inputs or "", pidfd=pidfd)
-
-    def _retire(self, found: "_Found") -> None:
-        """See off an idle worker of other inputs, or one that is leaving anyway."""
-        if not found.leaving:
-            with contextlib.suppress(
-                client.Gone, client.Silent, protocol.ProtocolError
-            ):
-                client.ask(self.socket_path, "stop", self.ping_s)
-        _wait_pid(found.pid, LEAVING_S)
-        if found.instance is not None:
-            end_all(found.instance, container_cli=self._container_cli())
-
-    def _end_earlier(self) -> None:
-        """End what earlier instances on this socket left behind."""
-        for left in processes.instances(self.slug, self.tree):
-            if left.leader is None or self._is_ours(left):
-                # SIGTERM lets a worker that is leaving finish what it has in hand
-                grace_s = LEAVING_S if self._may_finish(left) else END_GRACE_S
-                cli = self._container_cli()
-                end_all(left.instance, grace_s=grace_s, container_cli=cli)
-
-    def _may_finish(self, left: processes.Instance) -> bool:
-        """Say whether the worker itself may be there, not only a fork of it."""
-        held = self._held
-        if held is not None and held.started.instance == left.instance:
-            return not held.wait_end(0)
-        return left.leader is not None and left.leader.sid == left.leader.pid
-
-    # --- a new worker
-
-    def _start(self, inputs: str) -> _Held:
-        stops = self._stops
-        self._crashes.refuse(self.slug, inputs)
-        self._end_earlier()
-        start_command.refuse_bad_weights(self.manifest)
-        instance = self.instance = start_command.new_instance()
-        plan = start_command.plan(
-            self.manifest,
-            inputs,
-            instance=instance,
-            writable=[self.socket_path.parent],
-        )
-        began = time.monotonic()
-        child: spawn.Child | None = None
-        cli = plan.environment.container_cli()
-        try:
-            with start_command.admitted(self.admit, self) as device:
-                began = time.monotonic()
-                child = self._spawn(plan, device)
-            if self._stops != stops:
-                raise WorkerStartError(
-                    f"{self.slug}: stopped during the start", reason="stopping"
-                )
-            outcome = child.wait_ready(
-                self.manifest.runtime_start_timeout_s, self.socket_path
-            )
-            if outcome.kind != "ready":
-                raise self._not_started(child, outcome, stops)
-        except BaseException as exc:
-            self._clear(instance, child, cli)
-            if isinstance(exc, _StartFailed) and exc.counts:
-                # history may refuse; it may not stand in the way of the reason
-                with contextlib.suppress(OSError, ProviderError):
-                    self._crashes.failed(inputs, exc.short)
-            raise
-        with contextlib.suppress(OSError):
-            self._crashes.forget()
-        started = Started(
-            pid=child.pid,
-            instance=instance,
-            spawn_to_ready_s=time.monotonic() - began,
-            load_s=outcome.load_s,
-            adopted=False,
-        )
-        return _Held(
-            started=started,
-            inputs=inputs,
-            pidfd=child.pidfd,
-            child=child,
-            container_cli=cli,
-        )
-
-    def _spawn(self, plan: start_command.Plan, device: str | None) -> spawn.Child:
-        contained = plan.environment.contained
-        pipes = spawn.Pipes.open(lifeline=self.owned, ready=True, contained=contained)
-        listen = ["--socket", str(self.socket_path)]
-        idle = ["--idle-timeout", f"{self._idle_timeout_s()}"]
-        try:
-            command = plan.command([*listen, *idle, *pipes.args()], device)
-        except BaseException:
-            pipes.close()
-            raise
-        try:
-            return spawn.spawn(command.argv, command.env, pipes, self._log)
-        except OSError as exc:
-            raise _StartFailed(
-                f"{self.slug}: {command.argv[0]}: {exc.strerror}, a program wanted",
-                reason="start_failed",
-                short=f"{command.argv[0]}: {exc.strerror}",
-                counts=True,
-            ) from None
-
-    def _idle_timeout_s(self) -> float:
-        declared = self.manifest.runtime_idle_timeout_s
-        return declared if self.owned or declared else UNOWNED_IDLE_S
-
-    def _not_started(
-        self, child: spawn.Child, outcome: spawn.Outcome, stops: int
-    ) -> WorkerStartError:
-        after = time.monotonic() - child.began
-        if outcome.kind == "ended":
-            said = (
-                f"ended {after:.3f} s after its start, before it accepted requests: "
-                f"{exit_hint(outcome.returncode)}"
-            )
-        else:
-            said = (
-                f"accepts no requests {after:.3f} s after its start, at most "
-                f"{self.manifest.runtime_start_timeout_s} wanted"
-            )
-        tail = "".join(f"\n    {line}" for line in self._log.tail(child.log_start))
-        text = f"{self.slug}: the worker {said}; log {self.log_path}" + (
-            f", its last lines:{tail}" if tail else ", to which it wrote nothing"
-        )
-        reason = "start_failed" if outcome.kind == "ended" else "start_timeout"
-        stopped = self._stops != stops
-        return _StartFailed(
-            text,
-            reason="stopping" if stopped else reason,
-            short=said,
-            # ended from outside says nothing of the next start
-            counts=not stopped and outcome.returncode != -signal.SIGTERM,
-        )
-
-    def _clear(self, instance: str, child: spawn.Child | None, cli: str | None) -> None:
-        """End what a failed start has left."""
-        if child is None:
-            return
-        end_all(instance, container_cli=cli, session=child.pid)
-        child.wait_end(LAST_REPLY_S)
-        child.close()
-
-    def _container_cli(self) -> str | None:
-        if self.manifest.env_kind != "docker":
-            return None
-        from remote_resident.exec_env import container_program
-
-        return container_program(os.environ, self.slug)
 
     # --- asking
 
@@ -518,7 +254,7 @@ class ResidentWorker:
         self._keep(channel, reply)
         return self._judged(reply, asked, held)
 
-    def _channel(self, asking: "_Asking") -> tuple[client.Channel, _Held]:
+    def _channel(self, asking: "_Asking") -> tuple[client.Channel, Held]:
         """Give a connection to a worker, the kept one if it is free."""
         with self._guard:
             kept, self._kept = self._kept, None
@@ -552,7 +288,7 @@ class ResidentWorker:
         channel: client.Channel,
         asking: "_Asking",
         asked: client.Asked,
-        held: _Held,
+        held: Held,
     ) -> Message:
         try:
             self._send(channel, asking, asked)
@@ -614,7 +350,7 @@ class ResidentWorker:
 
     def _keep_s(self) -> float:
         # an open connection keeps a worker from its idleness
-        idle = self._idle_timeout_s()
+        idle = self._starter.idle_timeout_s()
         return min(KEEP_S, idle / 4) if idle > 0 else KEEP_S
 
     def _close_kept(self, unused_s: float = 0.0) -> float | None:
@@ -632,7 +368,7 @@ class ResidentWorker:
 
     # --- what a reply, or its absence, means
 
-    def _judged(self, reply: Message, asked: client.Asked, held: _Held) -> Message:
+    def _judged(self, reply: Message, asked: client.Asked, held: Held) -> Message:
         if reply.get("ok") is True:
             return reply
         reason = str(reply.get("reason") or "request_failed")
@@ -652,7 +388,7 @@ class ResidentWorker:
         )
 
     def _lost(
-        self, held: _Held, asked: client.Asked, said: str
+        self, held: Held, asked: client.Asked, said: str
     ) -> "WorkerRequestError | _NotBegun":
         if asked.started is None:
             # its descriptors close a little before its end is told: without the wait
@@ -672,7 +408,7 @@ class ResidentWorker:
         )
 
     def _garbled(
-        self, held: _Held, asked: client.Asked, exc: protocol.ProtocolError
+        self, held: Held, asked: client.Asked, exc: protocol.ProtocolError
     ) -> "WorkerRequestError | _NotBegun":
         if held.wait_end(GARBLED_END_S):
             return self._lost(held, asked, str(exc))
@@ -682,7 +418,7 @@ class ResidentWorker:
         )
 
     def _stuck(
-        self, held: _Held, asked: client.Asked
+        self, held: Held, asked: client.Asked
     ) -> "WorkerRequestError | _NotBegun":
         """End a worker whose state nobody knows; its stacks are in the log first."""
         if not held.wait_end(0):
@@ -700,20 +436,20 @@ class ResidentWorker:
             return _NotBegun(text, "request_timeout")
         return WorkerRequestError(text, reason="request_timeout")
 
-    def _ended(self, held: _Held, wait_s: float) -> str:
+    def _ended(self, held: Held, wait_s: float) -> str:
         """Say how a worker ended, and clear away what it left."""
         held.wait_end(wait_s)
         hint = exit_hint(held.returncode())
         self._bury(held)
         return f"worker {held.started.pid}: {hint}; log {self.log_path}"
 
-    def _bury(self, held: _Held) -> None:
+    def _bury(self, held: Held) -> None:
         """End whatever is left of a worker and forget it."""
         held.end(END_GRACE_S)
         held.wait_end(END_S)
         self._let_go(held)
 
-    def _let_go(self, held: _Held) -> None:
+    def _let_go(self, held: Held) -> None:
         with self._guard:
             if self._held is held:
                 self._held = None
@@ -772,12 +508,9 @@ class ResidentWorker:
     def _leader(self) -> int | None:
         """Find the pid of the worker on our socket, answering or not."""
         for left in processes.instances(self.slug, self.tree):
-            if left.leader is not None and self._is_ours(left):
+            if left.leader is not None and self._starter.is_ours(left):
                 return left.leader.pid
         return None
-
-    def _is_ours(self, instance: processes.Instance) -> bool:
-        return instance.marks.get("socket") == str(self.socket_path)
 
     def _reserved(self, op: str) -> Message:
         try:
@@ -817,7 +550,7 @@ class ResidentWorker:
             "warm": self.warm,
         }
         try:
-            found = self._found()
+            found = find(self.socket_path, self.ping_s)
         except WorkerRequestError as exc:
             return {**about, "state": "foreign", "error": str(exc)}
         if found is None:
@@ -830,7 +563,7 @@ class ResidentWorker:
         said = {k: v for k, v in found.reply.items() if k not in ("ok", "_meter")}
         return {**said, **about, **known, "state": state, "current": current}
 
-    def _answers(self, found: "_Found") -> bool:
+    def _answers(self, found: Found) -> bool:
         return (found.slug, found.tree) == (self.slug, self.tree)
 
     def stop(self, grace_s: float = 30.0) -> list[int]:
@@ -840,16 +573,16 @@ class ResidentWorker:
         worker of any process of this user; empty where there is none.
         """
         deadline = time.monotonic() + grace_s
-        self._stops += 1
+        self._starter.stops += 1
         self._close_kept()
         ended: set[int] = set()
         with contextlib.suppress(WorkerRequestError):
-            found = self._found()
+            found = find(self.socket_path, self.ping_s)
             if found is not None and self._answers(found):
                 ended |= self._asked_to_leave(found, deadline)
         for left in processes.instances(self.slug, self.tree):
-            if left.leader is None or self._is_ours(left):
-                cli = self._container_cli()
+            if left.leader is None or self._starter.is_ours(left):
+                cli = self._starter.container_cli()
                 grace = END_GRACE_S
                 ended |= set(end_all(left.instance, grace_s=grace, container_cli=cli))
         with self._guard:
@@ -858,80 +591,27 @@ class ResidentWorker:
             self._let_go(held)
         return sorted(ended)
 
-    def _asked_to_leave(self, found: "_Found", deadline: float) -> set[int]:
+    def _asked_to_leave(self, found: Found, deadline: float) -> set[int]:
         with contextlib.suppress(client.Gone, client.Silent, protocol.ProtocolError):
             client.ask(self.socket_path, "stop", self.ping_s)
         left = deadline - time.monotonic()
-        ended = {found.pid} if found.pid and _wait_pid(found.pid, left) else set()
+        ended = {found.pid} if found.pid and wait_pid(found.pid, left) else set()
         if found.instance is None:
             return ended
-        cli = self._container_cli()
+        cli = self._starter.container_cli()
         return ended | set(
             end_all(found.instance, grace_s=END_GRACE_S, container_cli=cli)
         )
+
+    def forget_failures(self) -> None:
+        """Let the next start be tried whatever failed before: `restart` was typed."""
+        self._starter.crashes.forget()
 
     def owns_one(self) -> bool:
         """Say whether this process has a worker to end, or is starting one."""
         held = self._held
         mine = held is not None and held.child is not None
         return self.owned and (mine or self._starting is not None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """Who is on the socket."""
-
-    slug: str | None
-    tree: str | None
-    instance: str | None
-    inputs: str | None
-    pid: int | None
-    """As seen from here; None: not visible."""
-    busy: bool
-    leaving: bool = False
-    confirmed: bool = True
-    reply: Message = field(default_factory=dict)
-
-    @classmethod
-    def by_reply(cls, reply: Message, pid: int | None) -> "_Found":
-        """Take what it answered to a ping."""
-        return cls(
-            slug=reply.get("slug"),
-            tree=reply.get("tree"),
-            instance=reply.get("instance"),
-            inputs=reply.get("inputs"),
-            # not the pid in its reply, which may count in another namespace
-            pid=pid,
-            busy=bool(reply.get("queue") or reply.get("busy_since") is not None),
-            leaving=reply.get("stopping") is True,
-            reply=reply,
-        )
-
-    @classmethod
-    def by_marks(cls, marks: Mapping[str, str], pid: int | None) -> "_Found":
-        """Take what it was started as, where it does not answer."""
-        return cls(
-            slug=marks.get("resident-slug"),
-            tree=marks.get("resident-tree"),
-            instance=marks.get("resident-instance"),
-            inputs=marks.get("inputs"),
-            pid=pid,
-            busy=True,
-            confirmed=False,
-        )
-
-    def stranger(self) -> str:
-        """Name who is no worker that can be recognised."""
-        seen = "a process not visible from here" if self.pid is None else self.pid
-        return f"nobody although it accepts ({seen})"
-
-    def state(self) -> str:
-        """Name its state."""
-        if self.leaving:
-            return "leaving"
-        if not self.confirmed:
-            return "busy, unconfirmed"
-        return "busy" if self.busy else "ready"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -996,15 +676,6 @@ class _Shared:
         if self._error is not None:
             raise self._error
         return self._started
-
-
-class _StartFailed(WorkerStartError):
-    """A process was started and did not come to accept: what a crash loop is made of."""
-
-    def __init__(self, message: str, *, reason: str, short: str, counts: bool) -> None:
-        super().__init__(message, reason=reason)
-        self.short = short
-        self.counts = counts
 
 
 class _NotBegun(Exception):
@@ -1079,34 +750,6 @@ def _usual_socket(manifest: "ProviderManifest") -> Path:
     except protocol.ProtocolError as exc:
         raise WorkerRequestError(f"{manifest.slug}: {exc}", reason=exc.reason) from None
     return Path(named)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with its holder, in a fork and in what is executed too."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = spawn.keep_private(os.open(path, flags, 0o600))
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        spawn.close_private(fd)
-
-
-def _wait_pid(pid: int | None, timeout_s: float) -> bool:
-    """Wait for the end of any process; True once it has ended."""
-    if pid is None:
-        return False
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return True
-    try:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(max(0.0, timeout_s) * 1000))
-    finally:
-        os.close(fd)
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
