@@ -1,30 +1,26 @@
 """Say whether what is declared is well formed, and whether what was set up still holds.
 
-Read-only, and light: no process is started for what the filesystem shows, and nothing is
-imported that the standing answer does not need.
+Read-only. Where nothing has changed since a provider was found to be right, that stands,
+and only the times of its files are read (`standing`); all others are looked at in full
+(`findings`).
 """
 
-import ast
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING
 
-from remote_resident import manifest
-from remote_resident.errors import OK, REFUSED, ManifestError, Problem, ProviderError
-from tasks import environment, kit, lock, measured
+from remote_resident.errors import OK, REFUSED, Problem
+from tasks import standing
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
 
-_KIT_KEYS = ("repository", "commit", "license", "description")
-_COMMIT_DIGITS = 40
-_HEX = frozenset("0123456789abcdef")
-_ALLOWED = sys.stdlib_module_names | {"worker_base"}
-Progress = Callable[[int, int], object]
+    Loaded = dict[str, ProviderManifest | Exception]
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +56,41 @@ def check(
     *,
     machine: bool = True,
     deep: bool = False,
+    settled_s: float = standing.SETTLED_S,
 ) -> list[ProviderCheck]:
     """Check providers: all of a tree, or those named by slug or path.
 
     `machine`: also whether what was set up here still is; `deep`: with every weight read.
-    A provider that cannot be read is its own result. Raises UsageError for a name that
-    is none.
+    `settled_s`: how old all that an answer rests on must be for it to be kept. A provider
+    that cannot be read is its own result. Raises UsageError for a name that is none.
     """
-    providers = _providers(tree, names)
-    claims = _claims(tree, providers, names)
-    return [
-        _guarded(slug, partial(_check, provider, claims, machine=machine, deep=deep))
-        for slug, provider in providers.items()
+    began = time_ns()
+    kept = standing.Answers(tree) if machine and not deep else None
+    slugs = standing.slugs(tree)
+    held = kept.held(slugs) if kept else {}
+    asked = slugs if names is None else names
+    if len(held) == len(slugs) and held.keys() >= set(asked) and not _twice(held):
+        return [_still(slug, held[slug]) for slug in dict.fromkeys(asked)]
+    from tasks import findings
+
+    others, named = _named(tree, names, slugs)
+    loaded = {slug: _load(tree, slug) for slug in slugs if slug not in held} | others
+    claims = _claims(held, loaded)
+    for slug in _contested(claims) & held.keys():
+        loaded[slug] = _load(tree, slug)
+    checks = [
+        findings.guarded(
+            slug,
+            partial(findings.whole, loaded[slug], claims, machine=machine, deep=deep),
+        )
+        if slug in loaded
+        else _still(slug, held[slug])
+        for slug in named
     ]
+    if kept:
+        before = began - int(settled_s * 1e9)
+        kept.keep(checks, {s: p for s, p in loaded.items() if s not in others}, before)
+    return checks
 
 
 def verify(
@@ -82,9 +100,14 @@ def verify(
     progress: Progress | None = None,
 ) -> list[ProviderCheck]:
     """Read every weight of the named providers in full, whatever the memo says."""
+    from tasks import findings
+
+    slugs = standing.slugs(tree)
+    others, named = _named(tree, names, slugs)
+    loaded = {slug: _load(tree, slug) for slug in named if slug not in others} | others
     return [
-        _guarded(slug, partial(_verify, provider, progress))
-        for slug, provider in _providers(tree, names).items()
+        findings.guarded(slug, partial(findings.weights, loaded[slug], progress))
+        for slug in named
     ]
 
 
@@ -93,265 +116,63 @@ def exit_code(checks: Iterable[ProviderCheck]) -> int:
     return OK if all(one.ok for one in checks) else REFUSED
 
 
-Found = Mapping[str, "ProviderManifest | ManifestError"]
+def _still(slug: str, answer: standing.Answer) -> ProviderCheck:
+    return ProviderCheck(
+        slug=slug, set_up=answer["set_up"], from_memo=answer["from_memo"]
+    )
 
 
-def _providers(tree: Path, names: Sequence[str] | None) -> Found:
+def _named(
+    tree: Path, names: Sequence[str] | None, slugs: Sequence[str]
+) -> tuple["Loaded", list[str]]:
+    """Load what is named by a path; give the slugs of all that is named, in order."""
     if names is None:
-        return manifest.catalog(tree)
-    found: dict[str, ProviderManifest | ManifestError] = {}
+        return {}, list(slugs)
+    from remote_resident import manifest
+
+    others: Loaded = {}
+    named: list[str] = []
     for name in names:
-        try:
-            provider = manifest.find(tree, name)
-        except ManifestError as error:
-            found[Path(name).name] = error
-        else:
-            found[provider.slug] = provider
-    return found
+        slug = name
+        if name not in slugs:
+            slug = Path(name).resolve().name
+            try:
+                others[slug] = manifest.find(tree, name)
+            except manifest.ManifestError as error:
+                others[slug] = error
+        named.append(slug)
+    return others, list(dict.fromkeys(named))
 
 
-def _guarded(slug: str, look: Callable[[], ProviderCheck]) -> ProviderCheck:
-    """Keep one provider's failure, also one of ours, from hiding the others."""
-    try:
-        return look()
-    except ProviderError as error:
-        found = error.problems or [_as_problem(slug, error)]
-        return ProviderCheck(slug=slug, problems=list(found))
-    except Exception as error:
-        told = "".join(traceback.format_exception(error)).rstrip()
-        text = f"{slug}: an error of this program's own:\n{told}"
-        problem = Problem(step="manifest", reason="internal", text=text)
-        return ProviderCheck(slug=slug, problems=[problem])
-
-
-def _as_problem(slug: str, error: ProviderError) -> Problem:
-    return Problem(
-        step="manifest",
-        reason=error.reason,
-        text=f"{slug}: {error}",
-        next=error.next,
-    )
-
-
-def _check(
-    provider: "ProviderManifest | ManifestError",
-    claims: "Claims",
-    *,
-    machine: bool,
-    deep: bool,
-) -> ProviderCheck:
-    if isinstance(provider, ManifestError):
-        raise provider
-    problems = [
-        *provider.missing_files(),
-        *_lock_problems(provider),
-        *_kit_problems(provider),
-        *_worker_imports(provider),
-        *_shared_operations(provider, claims),
-    ]
-    here = ProviderCheck(slug=provider.slug)
-    if machine:
-        here = _machine(provider, deep=deep)
-    return replace(here, problems=_distinct([*problems, *here.problems]))
-
-
-def _distinct(problems: list[Problem]) -> list[Problem]:
-    return list(dict.fromkeys(problems))
-
-
-# -- what is declared
-
-
-def _lock_problems(provider: "ProviderManifest") -> list[Problem]:
-    path = provider.lock_path()
-    return lock.problems(path) if path is not None and path.is_file() else []
-
-
-def _kit_problems(provider: "ProviderManifest") -> Iterator[Problem]:
-    path = provider.kit_file()
-    if path is None or not path.is_file():
-        return
-    import tomllib
-
-    from remote_resident.manifest_lines import key_lines, line_of
+def _load(tree: Path, slug: str) -> "ProviderManifest | Exception":
+    """Load a provider; what goes wrong is that provider's result, also where it is ours."""
+    from remote_resident import manifest
 
     try:
-        text = path.read_text(encoding="utf-8")
-        kit_keys = tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        yield _kit_problem(path, 1, f"no TOML: {error}")
-        return
-    lines = key_lines(text)
-    for key, value in kit_keys.items():
-        if key not in _KIT_KEYS:
-            known = ", ".join(_KIT_KEYS)
-            fault = f"{key}: unknown key, wanted one of {known}"
-            yield _kit_problem(path, line_of((key,), lines), fault)
-        elif not isinstance(value, str) or not value:
-            fault = f"{key}: {value!r}, wanted a string"
-            yield _kit_problem(path, line_of((key,), lines), fault)
-        elif key == "commit" and not _is_commit(value):
-            fault = f"{key}: {value!r}, wanted {_COMMIT_DIGITS} hex digits"
-            yield _kit_problem(path, line_of((key,), lines), fault)
-    for key in _KIT_KEYS:
-        if key not in kit_keys:
-            yield _kit_problem(path, 1, f"{key}: missing")
+        return manifest.load(tree / "manifests" / slug / manifest.FILE, tree)
+    except Exception as error:  # the other providers are still looked at
+        return error
 
 
-def _is_commit(value: str) -> bool:
-    return len(value) == _COMMIT_DIGITS and _HEX.issuperset(value)
-
-
-def _kit_problem(path: Path, line: int, fault: str) -> Problem:
-    return Problem(
-        step="manifest",
-        reason="kit_invalid",
-        text=f"kits/{path.name}:{line}: {fault}",
-        path=str(path),
-        line=line,
-    )
-
-
-def _worker_imports(provider: "ProviderManifest") -> Iterator[Problem]:
-    """Name what the worker imports before `build`, besides the standard library."""
-    if provider.runtime_worker is None:
-        return
-    path = provider.resolve(provider.runtime_worker)
-    if not path.is_file():
-        return
-    shown = f"manifests/{provider.slug}/{provider.runtime_worker}"
-    try:
-        module = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        fault = f"cannot be parsed: {getattr(error, 'msg', error)}"
-        yield _import_problem(path, line, f"{shown}:{line}: {fault}")
-        return
-    for line, name in _imported(module.body):
-        if name.partition(".")[0] not in _ALLOWED:
-            fault = (
-                f"imports {name} at module level, the standard library or "
-                "worker_base wanted: import it inside build"
-            )
-            yield _import_problem(path, line, f"{shown}:{line}: {fault}")
-
-
-def _import_problem(path: Path, line: int, text: str) -> Problem:
-    return Problem(
-        step="manifest", reason="worker_imports", text=text, path=str(path), line=line
-    )
-
-
-def _imported(body: Sequence[ast.stmt]) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each import that runs when the module is loaded."""
-    for node in body:
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, "." * node.level + (node.module or "")
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _imported(_blocks(node))
-
-
-def _blocks(node: ast.stmt) -> list[ast.stmt]:
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        return list(node.orelse)
-    blocks = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
-    blocks += getattr(node, "finalbody", ())
-    for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        blocks += part.body
-    return blocks
-
-
-Claims = Mapping[str, Sequence[str]]
-"""Operation -> the slugs of the providers that claim it."""
-
-
-def _claims(tree: Path, providers: Found, names: Sequence[str] | None) -> Claims:
+def _claims(
+    held: Mapping[str, standing.Answer], loaded: "Loaded"
+) -> Mapping[str, Sequence[str]]:
+    """Give the slugs that claim each operation."""
+    offered = {slug: answer["operations"] for slug, answer in held.items()}
+    for slug, provider in loaded.items():
+        if not isinstance(provider, Exception):
+            offered[slug] = list(provider.operations)
     claims: dict[str, list[str]] = {}
-    everyone = providers if names is None else {**manifest.catalog(tree), **providers}
-    for slug, provider in everyone.items():
-        if not isinstance(provider, ManifestError):
-            for operation in provider.operations:
-                claims.setdefault(operation, []).append(slug)
+    for slug in sorted(offered):
+        for operation in offered[slug]:
+            claims.setdefault(operation, []).append(slug)
     return claims
 
 
-def _shared_operations(
-    provider: "ProviderManifest", claims: Claims
-) -> Iterator[Problem]:
-    for operation in provider.operations:
-        others = [slug for slug in claims[operation] if slug != provider.slug]
-        if others:
-            text = (
-                f"manifests/{provider.slug}/provider.toml: operations: {operation!r} "
-                f"is also claimed by {', '.join(others)}, one provider wanted"
-            )
-            yield Problem(
-                step="manifest",
-                reason="operation_claimed_twice",
-                text=text,
-                path=str(provider.path),
-                name=operation,
-            )
+def _contested(claims: Mapping[str, Sequence[str]]) -> set[str]:
+    return {slug for slugs in claims.values() if len(slugs) > 1 for slug in slugs}
 
 
-# -- what this machine has
-
-
-def _machine(provider: "ProviderManifest", *, deep: bool) -> ProviderCheck:
-    """Hold what was set up here against what is declared now."""
-    path = measured.report_path(provider)
-    if not path.exists():
-        return ProviderCheck(slug=provider.slug)
-    weights = provider.check_weights(deep=deep)
-    problems = [
-        *environment.problems(provider),
-        *kit.problems(provider),
-        *weights.problems,
-        *_report(provider, path),
-    ]
-    return ProviderCheck(
-        slug=provider.slug,
-        problems=problems,
-        set_up=True,
-        from_memo=weights.from_memo,
-    )
-
-
-def _report(provider: "ProviderManifest", path: Path) -> Iterator[Problem]:
-    try:
-        report = measured.read(path)
-    except ProviderError as error:
-        yield _stale(provider, str(error))
-        return
-    if report is None:
-        return
-    changes = measured.differs(provider, report)
-    if changes:
-        yield _stale(provider, f"{provider.slug}: {'; '.join(changes)}")
-    yield from measured.contradictions(provider, report)
-
-
-def _stale(provider: "ProviderManifest", text: str) -> Problem:
-    return Problem(
-        step="smoke",
-        reason="stale",
-        text=text,
-        path=str(measured.report_path(provider)),
-        next=f"doit setup:{provider.slug}",
-    )
-
-
-def _verify(
-    provider: "ProviderManifest | ManifestError", progress: Progress | None
-) -> ProviderCheck:
-    if isinstance(provider, ManifestError):
-        raise provider
-    found = provider.check_weights(deep=True, progress=progress)
-    return ProviderCheck(
-        slug=provider.slug,
-        problems=found.problems,
-        set_up=measured.report_path(provider).exists(),
-        from_memo=found.from_memo,
-    )
+def _twice(held: Mapping[str, standing.Answer]) -> bool:
+    operations = [name for answer in held.values() for name in answer["operations"]]
+    return len(operations) != len(set(operations))

@@ -179,9 +179,18 @@ def venv_settings(python: Path) -> dict[str, str]:
 
 
 def site_packages(python: Path) -> Path | None:
-    """Name the site-packages of an interpreter by its layout; None: not this layout."""
+    """Name the site-packages of an interpreter by its layout; None: not this layout.
+
+    Where there are several, it is the one of the version that the venv states.
+    """
     prefix = _venv(python) or python.resolve().parent.parent
-    return next(iter(sorted(prefix.glob("lib/python3*/site-packages"))), None)
+    found = sorted(prefix.glob("lib/python3*/site-packages"))
+    if len(found) > 1:
+        settings = venv_settings(python)
+        stated = settings.get("version") or settings.get("version_info") or ""
+        name = f"python{'.'.join(stated.split('.')[:2])}"
+        found = [path for path in found if path.parent.name == name]
+    return found[0] if len(found) == 1 else None
 
 
 # -- what is installed ----------------------------------------------------------------
@@ -199,13 +208,23 @@ def compare(pins: "Lock", python: Path, slug: str) -> list[Problem]:
     wanted = [pin for pin in pins.pins if _applies(pin, site)]
     where = site or python
     found = list(_differences(wanted, installed, slug, where))
-    shared = venv_settings(python).get("include-system-site-packages", "true")
-    if not found or (plain and shared.lower() == "false"):
+    if not found or (plain and _is_alone(python)):
         return found
     asked = _ask_installed(python)
     if isinstance(asked, str):
         return [probe_problem(STEP, str(python), asked, "python_missing")]
     return list(_differences(wanted, {**installed, **asked}, slug, where))
+
+
+def is_plain(python: Path) -> bool:
+    """Say whether the directory of a venv shows all that its interpreter has."""
+    site = site_packages(python)
+    return site is not None and _is_alone(python) and read_site(site)[1]
+
+
+def _is_alone(python: Path) -> bool:
+    shared = venv_settings(python).get("include-system-site-packages", "true")
+    return shared.lower() == "false"
 
 
 def read_site(site: Path) -> tuple[dict[str, list[str]], bool]:

@@ -104,6 +104,15 @@ def test_versions_are_compared_as_pep_440_compares(
     assert environment.same_version(wanted, found) is same
 
 
+def test_of_two_pythons_in_one_venv_the_stated_one_is_looked_at(
+    tmp_path: Path, made: Path
+) -> None:
+    look_alike(made, "a-1.0")
+    (made / "lib/python3.1/site-packages").mkdir(parents=True)
+
+    assert environment.problems(provider(tree(tmp_path, pin("a", "1.0")))) == []
+
+
 def test_two_versions_beside_each_other_and_a_cut_off_install_are_not_the_pin(
     tmp_path: Path, made: Path
 ) -> None:

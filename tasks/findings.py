@@ -1,0 +1,263 @@
+"""What a look at one provider finds: is it well formed, does its set-up still hold."""
+
+import ast
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remote_resident.errors import Problem, ProviderError
+from tasks import environment, kit, lock, measured
+from tasks.check import ProviderCheck
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+
+Claims = Mapping[str, Sequence[str]]
+"""Operation -> the slugs of the providers that claim it."""
+Progress = Callable[[int, int], None]
+
+_KIT_KEYS = ("repository", "commit", "license", "description")
+_COMMIT_DIGITS = 40
+_HEX = frozenset("0123456789abcdef")
+_ALLOWED = sys.stdlib_module_names | {"worker_base"}
+
+
+def guarded(slug: str, look: Callable[[], ProviderCheck]) -> ProviderCheck:
+    """Keep one provider's failure, also one of ours, from hiding the others."""
+    try:
+        return look()
+    except ProviderError as error:
+        found = error.problems or [_as_problem(slug, error)]
+        return ProviderCheck(slug=slug, problems=list(found))
+    except Exception as error:
+        told = "".join(traceback.format_exception(error)).rstrip()
+        text = f"{slug}: an error of this program's own:\n{told}"
+        problem = Problem(step="manifest", reason="internal", text=text)
+        return ProviderCheck(slug=slug, problems=[problem])
+
+
+def _as_problem(slug: str, error: ProviderError) -> Problem:
+    return Problem(
+        step="manifest",
+        reason=error.reason,
+        text=f"{slug}: {error}",
+        next=error.next,
+    )
+
+
+def whole(
+    provider: "ProviderManifest | Exception",
+    claims: Claims,
+    *,
+    machine: bool,
+    deep: bool,
+) -> ProviderCheck:
+    """Look at one provider: what it declares, and with `machine` what is here of it.
+
+    Raises the error that stands for a provider which could not be read.
+    """
+    if isinstance(provider, Exception):
+        raise provider
+    problems = [
+        *provider.missing_files(),
+        *_lock_problems(provider),
+        *_kit_problems(provider),
+        *_worker_imports(provider),
+        *_shared_operations(provider, claims),
+    ]
+    here = ProviderCheck(slug=provider.slug)
+    if machine:
+        here = _machine(provider, deep=deep)
+    return replace(here, problems=_distinct([*problems, *here.problems]))
+
+
+def _distinct(problems: list[Problem]) -> list[Problem]:
+    return list(dict.fromkeys(problems))
+
+
+# -- what is declared
+
+
+def _lock_problems(provider: "ProviderManifest") -> list[Problem]:
+    path = provider.lock_path()
+    return lock.problems(path) if path is not None and path.is_file() else []
+
+
+def _kit_problems(provider: "ProviderManifest") -> Iterator[Problem]:
+    path = provider.kit_file()
+    if path is None or not path.is_file():
+        return
+    import tomllib
+
+    from remote_resident.manifest_lines import key_lines, line_of
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        kit_keys = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        yield _kit_problem(path, 1, f"no TOML: {error}")
+        return
+    lines = key_lines(text)
+    for key, value in kit_keys.items():
+        if key not in _KIT_KEYS:
+            known = ", ".join(_KIT_KEYS)
+            fault = f"{key}: unknown key, wanted one of {known}"
+            yield _kit_problem(path, line_of((key,), lines), fault)
+        elif not isinstance(value, str) or not value:
+            fault = f"{key}: {value!r}, wanted a string"
+            yield _kit_problem(path, line_of((key,), lines), fault)
+        elif key == "commit" and not _is_commit(value):
+            fault = f"{key}: {value!r}, wanted {_COMMIT_DIGITS} hex digits"
+            yield _kit_problem(path, line_of((key,), lines), fault)
+    for key in _KIT_KEYS:
+        if key not in kit_keys:
+            yield _kit_problem(path, 1, f"{key}: missing")
+
+
+def _is_commit(value: str) -> bool:
+    return len(value) == _COMMIT_DIGITS and _HEX.issuperset(value)
+
+
+def _kit_problem(path: Path, line: int, fault: str) -> Problem:
+    return Problem(
+        step="manifest",
+        reason="kit_invalid",
+        text=f"kits/{path.name}:{line}: {fault}",
+        path=str(path),
+        line=line,
+    )
+
+
+def _worker_imports(provider: "ProviderManifest") -> Iterator[Problem]:
+    """Name what the worker imports before `build`, besides the standard library."""
+    if provider.runtime_worker is None:
+        return
+    path = provider.resolve(provider.runtime_worker)
+    if not path.is_file():
+        return
+    shown = f"manifests/{provider.slug}/{provider.runtime_worker}"
+    try:
+        module = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        fault = f"cannot be parsed: {getattr(error, 'msg', error)}"
+        yield _import_problem(path, line, f"{shown}:{line}: {fault}")
+        return
+    for line, name in _imported(module.body):
+        if name.partition(".")[0] not in _ALLOWED:
+            fault = (
+                f"imports {name} at module level, the standard library or "
+                "worker_base wanted: import it inside build"
+            )
+            yield _import_problem(path, line, f"{shown}:{line}: {fault}")
+
+
+def _import_problem(path: Path, line: int, text: str) -> Problem:
+    return Problem(
+        step="manifest", reason="worker_imports", text=text, path=str(path), line=line
+    )
+
+
+def _imported(body: Sequence[ast.stmt]) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each import that runs when the module is loaded."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, "." * node.level + (node.module or "")
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _imported(_blocks(node))
+
+
+def _blocks(node: ast.stmt) -> list[ast.stmt]:
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return list(node.orelse)
+    blocks = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
+    blocks += getattr(node, "finalbody", ())
+    for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        blocks += part.body
+    return blocks
+
+
+def _shared_operations(
+    provider: "ProviderManifest", claims: Claims
+) -> Iterator[Problem]:
+    for operation in provider.operations:
+        others = [slug for slug in claims[operation] if slug != provider.slug]
+        if others:
+            text = (
+                f"manifests/{provider.slug}/provider.toml: operations: {operation!r} "
+                f"is also claimed by {', '.join(others)}, one provider wanted"
+            )
+            yield Problem(
+                step="manifest",
+                reason="operation_claimed_twice",
+                text=text,
+                path=str(provider.path),
+                name=operation,
+            )
+
+
+# -- what this machine has
+
+
+def _machine(provider: "ProviderManifest", *, deep: bool) -> ProviderCheck:
+    """Hold what was set up here against what is declared now."""
+    path = measured.report_path(provider)
+    if not path.exists():
+        return ProviderCheck(slug=provider.slug)
+    weights = provider.check_weights(deep=deep)
+    problems = [
+        *environment.problems(provider),
+        *kit.problems(provider),
+        *weights.problems,
+        *_report(provider, path),
+    ]
+    return ProviderCheck(
+        slug=provider.slug,
+        problems=problems,
+        set_up=True,
+        from_memo=weights.from_memo,
+    )
+
+
+def _report(provider: "ProviderManifest", path: Path) -> Iterator[Problem]:
+    try:
+        report = measured.read(path)
+    except ProviderError as error:
+        yield _stale(provider, str(error))
+        return
+    if report is None:
+        return
+    changes = measured.differs(provider, report)
+    if changes:
+        yield _stale(provider, f"{provider.slug}: {'; '.join(changes)}")
+    yield from measured.contradictions(provider, report)
+
+
+def _stale(provider: "ProviderManifest", text: str) -> Problem:
+    return Problem(
+        step="smoke",
+        reason="stale",
+        text=text,
+        path=str(measured.report_path(provider)),
+        next=f"doit setup:{provider.slug}",
+    )
+
+
+def weights(
+    provider: "ProviderManifest | Exception", progress: Progress | None
+) -> ProviderCheck:
+    """Read every weight of one provider. Raises as `whole` does."""
+    if isinstance(provider, Exception):
+        raise provider
+    found = provider.check_weights(deep=True, progress=progress)
+    return ProviderCheck(
+        slug=provider.slug,
+        problems=found.problems,
+        set_up=measured.report_path(provider).exists(),
+        from_memo=found.from_memo,
+    )
