@@ -30,6 +30,7 @@ from remote_resident.manifest_schema import (
     WeightFile,
     asked,
     kit_package,
+    made,
     read,
 )
 
@@ -59,7 +60,6 @@ _NOT_DIGESTED = frozenset(
 """Where a provider stands and what its author says of it: neither changes what runs."""
 
 
-# without slots, so that `_of` can fill the instance at once
 @dataclass(frozen=True, kw_only=True)
 class ProviderManifest:
     """One provider as its provider.toml declares it: docs/manifest.md has every key."""
@@ -145,14 +145,6 @@ class ProviderManifest:
     smoke_deterministic: bool
     smoke_max_growth_mib: float
     smoke_expect: tuple[Expect, ...]
-
-    @classmethod
-    def _of(cls, values: dict[str, Any], **where: Path) -> "ProviderManifest":
-        """Make one from all of its values; sixty checked assignments would cost more
-        than the reading of a small file."""
-        made = object.__new__(cls)
-        made.__dict__.update(values, **where)
-        return made
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -406,15 +398,11 @@ def load(path: Path | str, tree: Path | None = None) -> ProviderManifest:
         values["smoke_repeat"] = 0 if values["runtime_mode"] == "subprocess" else REPEAT
     if values["kit_name"] is not None and values["kit_package"] is None:
         values["kit_package"] = kit_package(values["kit_subdir"])
-    where = Path(file.path)
-    directory = where.parent
-    return ProviderManifest._of(
-        values,
-        path=where,
-        directory=directory,
-        tree=own or directory,
-        lock_tree=lock_tree,
-    )
+    values["path"] = Path(file.path)
+    values["directory"] = directory = values["path"].parent
+    values["tree"] = own or directory
+    values["lock_tree"] = lock_tree
+    return made(ProviderManifest, values)
 
 
 @lru_cache(maxsize=16)
@@ -469,7 +457,11 @@ def _content(path: str) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         content = os.read(fd, min(found.st_size, MAX_BYTES) + 1)
-        while more := os.read(fd, MAX_BYTES + 1 - len(content)):
+        # a byte more was asked for: as many as the size are all
+        while len(content) != found.st_size:
+            more = os.read(fd, MAX_BYTES + 1 - len(content))
+            if not more:
+                break
             content += more
         return content
     finally:
@@ -683,9 +675,5 @@ def effective_digest(manifest: ProviderManifest) -> str:
     from hashlib import sha256
 
     content = {k: v for k, v in vars(manifest).items() if k not in _NOT_DIGESTED}
-    canonical = json.dumps(content, sort_keys=True, default=_fields_of)
+    canonical = json.dumps(content, sort_keys=True, default=vars)
     return sha256(canonical.encode()).hexdigest()
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}

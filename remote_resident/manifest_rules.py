@@ -16,7 +16,6 @@ _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 _LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _SLUG = _LOWER | frozenset("_-")
 _NAME = _BARE | frozenset(".")
-_HEX = frozenset("0123456789abcdefABCDEF")
 _STEERS = frozenset(
     "\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
@@ -25,7 +24,8 @@ _LARGEST = sys.float_info.max
 _INT64 = 2**63
 _SHOWN = 80
 _MAX_NAME = 64
-_SHA256_DIGITS = 64
+_SHA256 = 32
+"""Bytes."""
 
 
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
@@ -228,7 +228,12 @@ def version(value: Any) -> str:
 
 def sha256(value: Any) -> str:
     """Accept a SHA-256; the manifest holds it in lower case."""
-    if len(filled(value)) != _SHA256_DIGITS or not _HEX.issuperset(value):
+    try:
+        # a blank between bytes is passed over, and counted by the first length
+        right = len(filled(value)) == 2 * _SHA256 == 2 * len(bytes.fromhex(value))
+    except ValueError:
+        right = False
+    if not right:
         raise Wrong(f"{quoted(value)} of {len(value)} characters, wanted 64 hex digits")
     return str(value).lower()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 from posixpath import normpath
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from remote_resident import manifest_rules as rules
 from remote_resident.manifest_rules import (
@@ -27,11 +27,12 @@ from remote_resident.manifest_rules import (
     show,
 )
 
+T = TypeVar("T")
 Values = Mapping[str, Any]
 """Attribute of the manifest -> its value, defaults filled in."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WeightFile:
     """One file of a model's weights, with its pin."""
 
@@ -46,7 +47,7 @@ class WeightFile:
     """Relative to the weights root; None: the file is used as it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LadderStep:
     """A peak that was measured at one size of the input."""
 
@@ -55,7 +56,7 @@ class LadderStep:
     """GiB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Expect:
     """What one value of a right answer looks like; None: not looked at."""
 
@@ -66,6 +67,17 @@ class Expect:
     equals: Any
     matches: str | None
     len: int | None
+
+
+def made(cls: type[T], values: dict[str, Any]) -> T:
+    """Make a frozen dataclass of all its values, which become its own.
+
+    Assignments that are each checked would cost a third of what the parser takes; hence
+    the classes of a manifest have no slots.
+    """
+    instance = object.__new__(cls)
+    object.__setattr__(instance, "__dict__", values)
+    return instance
 
 
 # tables inside tables
@@ -97,7 +109,7 @@ def _weight_file(value: Any) -> WeightFile:
     if read["sha256"] is not None and read["unpinned_reason"] is not None:
         text = f"{quoted(read['unpinned_reason'])} beside sha256, wanted one of the two"
         raise Wrong([Fault(("unpinned_reason",), text)])
-    return WeightFile(**read)
+    return made(WeightFile, read)
 
 
 def _ladder(value: Any) -> tuple[LadderStep, ...]:
@@ -117,7 +129,7 @@ def _ladder_step(value: Any) -> LadderStep:
     absent = [Fault((key,), "missing") for key, found in read.items() if found is None]
     if absent:
         raise Wrong(absent)
-    return LadderStep(**read)
+    return made(LadderStep, read)
 
 
 def _tables(value: Any, rule: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -154,7 +166,8 @@ def _expect(key: str, value: Any) -> Expect:
     least, most = read["min"], read["max"]
     if least is not None and most is not None and least > most:
         raise Wrong([Fault(("min",), f"{least!r}, wanted at most max = {most!r}")])
-    return Expect(key=key, **read)
+    read["key"] = key
+    return made(Expect, read)
 
 
 def _refuse_bare_path(key: str, value: Any) -> None:
@@ -452,45 +465,52 @@ def asked(v: Values) -> Iterator[Fault]:
         yield Fault(("smoke", "request", "op"), f"{show(op)}, wanted one of {offered}")
 
 
-Combination = Callable[[Values], Iterable[Fault]]
-COMBINATIONS: tuple[tuple[frozenset[str], Combination], ...] = (
-    (
-        frozenset({"status", "verified_on", "env_kind", "env_lock", "weights_files"}),
-        _claims,
-    ),
-    (
-        frozenset(
-            {"runtime_mode", "runtime_mode_reason", "runtime_entry", "runtime_worker"}
+class Combination(NamedTuple):
+    """Keys that are looked at together."""
+
+    check: Callable[[Values], Iterable[Fault]]
+    needs: frozenset[str]
+    """The attributes that it looks at."""
+    only_with: str | None = None
+    """The table or key without which all is well; None: it is always looked at."""
+
+
+COMBINATIONS = tuple(
+    Combination(check, frozenset(needs.split()), only_with)
+    for check, needs, only_with in (
+        (
+            _claims,
+            "status verified_on env_kind env_lock weights_files",
+            "status",
         ),
-        _mode,
-    ),
-    (
-        frozenset(
-            {"gpu_policy", "gpu_vram_budget_gb", "gpu_budget_unmeasured", "gpu_ladder"}
+        (
+            _mode,
+            "runtime_mode runtime_mode_reason runtime_entry runtime_worker",
+            None,
         ),
-        _device_budget,
-    ),
-    (frozenset({"gpu_driver_min", "gpu_driver_min_reason"}), _driver),
-    (
-        frozenset({"gpu_policy", "host_ram_budget_gb", "host_ram_budget_unmeasured"}),
-        _host_budget,
-    ),
-    (
-        frozenset({"env_kind", "env_python", "env_lock", "env_image", "env_sif"}),
-        _environment,
-    ),
-    (
-        frozenset(
-            {"env_kind", "weights_files", "weights_root_env", "weights_root_default"}
+        (
+            _device_budget,
+            "gpu_policy gpu_vram_budget_gb gpu_budget_unmeasured gpu_ladder",
+            "gpu",
         ),
-        _weights_root,
-    ),
-    (frozenset(key.attr for key in TABLES["kit"].values()), _kit),
-    (frozenset({"smoke_request", "smoke_script"}), _smoke),
-    (frozenset({"smoke_repeat", "runtime_mode"}), _repeat),
-    (frozenset({"smoke_request", "operations", "runtime_mode"}), asked),
+        (_driver, "gpu_driver_min gpu_driver_min_reason", "gpu"),
+        (
+            _host_budget,
+            "gpu_policy host_ram_budget_gb host_ram_budget_unmeasured",
+            None,
+        ),
+        (_environment, "env_kind env_python env_lock env_image env_sif", None),
+        (
+            _weights_root,
+            "env_kind weights_files weights_root_env weights_root_default",
+            "weights",
+        ),
+        (_kit, " ".join(key.attr for key in TABLES["kit"].values()), "kit"),
+        (_smoke, "smoke_request smoke_script", None),
+        (_repeat, "smoke_repeat runtime_mode", None),
+        (asked, "smoke_request operations runtime_mode", None),
+    )
 )
-"""What each combination looks at, and how."""
 
 
 # reading
@@ -516,9 +536,9 @@ def read(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault], set[str]
             reading.doubtful.update(key.attr for key in keys.values())
     reading.table((), top, TOP)
     values, faults, doubtful = reading.values, reading.faults, reading.doubtful
-    for needs, combination in COMBINATIONS:
-        if not doubtful or doubtful.isdisjoint(needs):
-            faults.extend(combination(values))
+    for check, needs, only_with in COMBINATIONS:
+        if (only_with is None or only_with in data) and doubtful.isdisjoint(needs):
+            faults.extend(check(values))
     return values, faults, doubtful
 
 
