@@ -23,7 +23,7 @@ def until(true: Callable[[], object], what: str) -> None:
 
 
 def write(tree: Path, script: str, slug: str = "tiny", **tables: Any) -> Path:
-    """Write a provider.toml and its worker.py; `tables` add to what is declared."""
+    """Write a provider.toml and its worker.py; `tables` add, None takes away."""
     import tomli_w
 
     folder = tree / "manifests" / slug
@@ -37,7 +37,8 @@ def write(tree: Path, script: str, slug: str = "tiny", **tables: Any) -> Path:
         "smoke": {"request": {"x": 1}, "expect": {"echo": {"equals": 1}}},
     }
     for name, table in tables.items():
-        declared[name] = {**declared.get(name, {}), **table}
+        merged = {**declared.get(name, {}), **table}
+        declared[name] = {k: v for k, v in merged.items() if v is not None}
     head = {"slug": slug, "description": "Tiny", "operations": ["predict"]}
     path = folder / "provider.toml"
     path.write_text(tomli_w.dumps({**head, **declared}))

@@ -55,7 +55,7 @@ sys.stdin.read()
 """
 
 
-HELD = 2 * 10**8
+HELD = 15 * 10**7
 """A sum of so many numbers holds an interpreter for some seconds."""
 
 
@@ -957,6 +957,69 @@ def test_a_module_missing_inside_the_launcher_is_not_blamed_on_the_launch(
 
     with pytest.raises(ModuleNotFoundError, match="absent_from_the_launcher"):
         worker.ensure_started()
+
+
+# --- a container, whose program is a stand-in that runs what it is given
+
+
+DOCKER = """#!/bin/sh
+echo "$1" >> "$(dirname "$0")/asked"
+test "$1" = run || exit 0
+while test "$1" != an-image; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def contained(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ResidentWorker:
+    program = tmp_path / "docker"
+    program.write_text(DOCKER)
+    program.chmod(0o755)
+    monkeypatch.setenv("TU_CONTAINER_CLI", str(program))
+    image = {"image": "an-image", "container_python": sys.executable}
+    worker = make(
+        "says_environment",
+        env={"kind": "docker", "python": None, **image},
+        runtime={"orphan_grace_s": 0.1},
+    )
+    places.ensure(worker.socket_path.parent)
+    return worker
+
+
+def test_a_contained_worker_answers_and_is_stopped_by_its_label(
+    contained: ResidentWorker, tmp_path: Path
+) -> None:
+    reply = contained.request({})
+    contained.stop()
+
+    asked = (tmp_path / "asked").read_text().split()
+    assert reply["argv"][reply["argv"].index("--lifeline-fd") + 1] == "0"
+    assert "--ready-fd" not in reply["argv"]
+    assert asked[:2] == ["run", "ps"]
+    assert processes.members(str(contained.instance)) == []
+
+
+def test_a_contained_worker_notices_its_owner_s_end_on_standard_input(
+    contained: ResidentWorker, run: Run
+) -> None:
+    child = run(IDLE, str(contained.manifest.path), "")
+    instance = line_of(child)
+
+    child.kill()
+
+    gone(instance)
+
+
+def test_a_stale_socket_does_not_say_ready_for_a_container(
+    contained: ResidentWorker,
+) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(contained.socket_path))
+
+    assert contained.request({})["ok"] is True
 
 
 # --- a fresh process
