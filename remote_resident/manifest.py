@@ -21,7 +21,6 @@ from remote_resident.manifest_rules import (
     Wrong,
     full_name,
     json_value,
-    quoted,
     show,
 )
 from remote_resident.manifest_schema import (
@@ -478,7 +477,7 @@ def _read_text(file: _File) -> str:
         _refuse_file(file, f"{file.shown}: {exc.strerror}, wanted a file")
     except ValueError:
         # no path holds a NUL, or what the filesystem's encoding cannot say
-        _refuse_file(file, f"{quoted(file.path)}: no path, wanted a file")
+        _refuse_file(file, f"{file.path!r}: no path, wanted a file")
     if len(content) > MAX_BYTES:
         _refuse_file(file, f"{file.shown}: over {MAX_BYTES} bytes, wanted a {FILE}")
     try:
@@ -505,9 +504,11 @@ def _parse(file: _File, text: str) -> dict[str, Any]:
     except RecursionError:
         _refuse_file(file, f"{file.shown}: nested too deep, wanted a flat file")
     except ValueError as exc:
-        # Python's own limit, which the parser passes on
-        found = str(exc).partition(":")[0]
-        _refuse_file(file, f"{file.shown}: no TOML: {found}")
+        # Python's own limit on digits, which the parser passes on without a place
+        long = re.search(r"[0-9_]{4301}", text)
+        line = text.count("\n", 0, long.start()) + 1 if long else 1
+        found = f"{file.shown}:{line}: no TOML: {str(exc).partition(':')[0]}"
+        _refuse_file(file, found, line=line)
 
 
 _IN_TREE = (

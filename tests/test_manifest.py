@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from remote_resident import manifest, places
 from remote_resident.errors import ManifestError, UsageError
 from remote_resident.manifest import Expect, WeightFile
+from remote_resident.manifest_schema import DEFAULTS
 
 HERE = Path(__file__).parent / "manifests"
 ECHO = (HERE / "good" / "echo.toml").read_text()
@@ -318,6 +319,209 @@ def test_a_worker_that_is_a_symlink_out_of_the_tree_is_refused(tmp_path: Path) -
 
     assert problem.reason == "file_missing"
     assert str(tmp_path / "outside.py") in problem.text
+
+
+# -- what stands in the way of reading
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    path = put(tmp_path, "")
+    path.unlink()
+    os.mkfifo(path)
+
+    assert faults_of(path, tmp_path) == [
+        "manifest_invalid: manifests/echo/provider.toml: "
+        "not a regular file, wanted a file"
+    ]
+
+
+def test_a_path_that_no_file_can_have_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "manifests" / "a\0b" / "provider.toml"
+
+    assert faults_of(path, tmp_path) == [
+        "manifest_invalid: 'TREE/manifests/a\\x00b/provider.toml': "
+        "no path, wanted a file"
+    ]
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    path = put(tmp_path, ECHO)
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user reads whatever the mode says")
+
+    assert faults_of(path, tmp_path) == [
+        "manifest_invalid: manifests/echo/provider.toml: "
+        "Permission denied, wanted a file"
+    ]
+
+
+def test_a_file_too_large_for_a_manifest_is_not_read_whole(tmp_path: Path) -> None:
+    path = put(tmp_path, "")
+    with path.open("wb") as file:
+        file.truncate(manifest.MAX_BYTES + 1)
+
+    assert faults_of(path, tmp_path) == [
+        "manifest_invalid: manifests/echo/provider.toml: "
+        "over 4194304 bytes, wanted a provider.toml"
+    ]
+
+
+def test_a_providers_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "manifests").write_text("")
+
+    with pytest.raises(UsageError, match="Not a directory"):
+        manifest.catalog(tmp_path)
+
+
+# -- the request in a file of its own
+
+ASKS_BY_FILE = ECHO.replace('{ op = "echo", text = "hello" }', '"request.json"')
+
+
+def test_a_request_is_read_from_its_file(tmp_path: Path) -> None:
+    path = put(tmp_path, ASKS_BY_FILE)
+    (path.parent / "request.json").write_text('{"op": "echo", "n": [1, null]}')
+
+    assert manifest.load(path).smoke_request == {"op": "echo", "n": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[1]", "smoke.request: FILE: an array, wanted a JSON object"),
+        ('{"a": NaN}', "smoke.request.a: FILE: nan, wanted a finite number"),
+        ('{"op": "sing"}', 'smoke.request.op: "sing", wanted one of predict, echo'),
+        (
+            "{",
+            "smoke.request: FILE: no JSON: Expecting property name enclosed in "
+            "double quotes: line 1 column 2 (char 1)",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_sent_is_named(
+    content: str, said: str, tmp_path: Path
+) -> None:
+    path = put(tmp_path, ASKS_BY_FILE)
+    (path.parent / "request.json").write_text(content)
+
+    shown = said.replace("FILE", "TREE/manifests/echo/request.json")
+    assert faults_of(path, tmp_path) == [
+        f"manifest_invalid: manifests/echo/provider.toml:15: {shown}"
+    ]
+
+
+def test_a_request_is_not_read_through_a_symlink_out_of_the_tree(
+    tmp_path: Path,
+) -> None:
+    tree = tmp_path / "tree"
+    path = put(tree, ASKS_BY_FILE)
+    (tmp_path / "secret.json").write_text("{}")
+    (path.parent / "request.json").symlink_to(tmp_path / "secret.json")
+
+    assert faults_of(path, tree) == [
+        "file_missing: manifests/echo/provider.toml:15: smoke.request: "
+        "TREE/manifests/echo/request.json leads to PARENT/secret.json, "
+        "wanted a file inside TREE"
+    ]
+
+
+def test_a_request_that_is_no_file_is_named(tmp_path: Path) -> None:
+    path = put(tmp_path, ASKS_BY_FILE)
+    os.mkfifo(path.parent / "request.json")
+
+    assert faults_of(path, tmp_path) == [
+        "manifest_invalid: manifests/echo/provider.toml:15: smoke.request: "
+        "TREE/manifests/echo/request.json: not a regular file, wanted JSON"
+    ]
+
+
+# -- names and trees
+
+
+def test_a_directory_is_named_without_a_slash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, own = tmp_path / "tree", tmp_path / "own"
+    put(tree, ECHO)
+    (own / "other").mkdir(parents=True)
+    text = ECHO.replace('"echo"', '"other"', 1)
+    (own / "other" / "provider.toml").write_text(text)
+    monkeypatch.chdir(own)
+
+    assert manifest.find(tree, "other").directory == own / "other"
+
+
+def test_a_provider_of_another_tree_has_that_trees_locks(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    put(here, ECHO)
+    path = put(there, ECHO)
+
+    assert manifest.find(here, str(path.parent)).lock_tree == there
+
+
+def test_all_that_a_manifest_has_comes_from_a_key_or_a_place(tmp_path: Path) -> None:
+    echo = manifest.load(put(tmp_path, ECHO))
+    declared = {field.name for field in fields(echo)}
+
+    assert set(vars(echo)) == declared
+    assert declared == set(DEFAULTS) | {"path", "directory", "tree", "lock_tree"}
+
+
+def test_a_manifest_cannot_be_changed(tmp_path: Path) -> None:
+    path = put(tmp_path, ECHO)
+    echo = manifest.load(path)
+
+    assert echo == manifest.load(path)
+    assert len({echo, manifest.load(path)}) == 1
+    with pytest.raises(FrozenInstanceError):
+        echo.slug = "other"  # type: ignore[misc]
+
+
+# -- paths with variables in them
+
+
+def test_variables_inside_a_path_are_put_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ECHO.replace("$ECHO_PYTHON", "${ECHO_ENVS}/echo/bin/python")
+    echo = manifest.load(put(tmp_path, text))
+    monkeypatch.setenv("ECHO_ENVS", str(tmp_path / "envs"))
+
+    assert echo.python_executable() == tmp_path / "envs/echo/bin/python"
+    assert echo.python_variable() is None
+
+    monkeypatch.setenv("ECHO_ENVS", "")
+
+    assert echo.python_executable() is None
+
+
+def test_a_home_that_nobody_has_is_no_crash(tmp_path: Path) -> None:
+    default = 'root_default = "~nobody-has-this-name/w"'
+    text = ECHO + WEIGHTS.replace('root_default = "{env}"', default)
+    text = text.replace('root_env = "ECHO_WEIGHTS"\n', "")
+    echo = manifest.load(put(tmp_path, text))
+
+    assert [problem.reason for problem in echo.verify_weights()] == ["absent"]
+
+
+def test_an_unknown_weights_root_says_what_is_unset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ECHO_PYTHON", "ECHO_WEIGHTS", "ECHO_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    root = WEIGHTS.replace('"{env}"', '"$ECHO_DATA/w"')
+    echo = manifest.load(put(tmp_path, ECHO + root))
+
+    (problem,) = echo.verify_weights()
+
+    assert problem.text == (
+        "echo: weights root $ECHO_DATA/w: $ECHO_WEIGHTS is unset and "
+        "$ECHO_DATA is unset, a directory with 1 files wanted"
+    )
+    assert problem.next == "export ECHO_WEIGHTS=DIRECTORY"
 
 
 # -- its digest
