@@ -575,21 +575,25 @@ class ResidentWorker:
         deadline = time.monotonic() + grace_s
         self._starter.stops += 1
         self._close_kept()
+        # those of now: what starts while we wait is somebody's next worker
+        there = processes.instances(self.slug, self.tree)
         ended: set[int] = set()
         with contextlib.suppress(WorkerRequestError):
             found = find(self.socket_path, self.ping_s)
             if found is not None and self._answers(found):
                 ended |= self._asked_to_leave(found, deadline)
-        for left in processes.instances(self.slug, self.tree):
+        for left in there:
             if left.leader is None or self._starter.is_ours(left):
-                cli = self._starter.container_cli()
-                grace = END_GRACE_S
-                ended |= set(end_all(left.instance, grace_s=grace, container_cli=cli))
+                ended |= set(self._end_rest(left.instance))
         with self._guard:
             held = self._held
-        if held is not None and held.wait_end(END_S):
+        if held is not None and held.wait_end(0):
             self._let_go(held)
         return sorted(ended)
+
+    def _end_rest(self, instance: str) -> list[int]:
+        cli = self._starter.container_cli()
+        return end_all(instance, grace_s=END_GRACE_S, container_cli=cli)
 
     def _asked_to_leave(self, found: Found, deadline: float) -> set[int]:
         with contextlib.suppress(client.Gone, client.Silent, protocol.ProtocolError):
@@ -598,10 +602,7 @@ class ResidentWorker:
         ended = {found.pid} if found.pid and wait_pid(found.pid, left) else set()
         if found.instance is None:
             return ended
-        cli = self._starter.container_cli()
-        return ended | set(
-            end_all(found.instance, grace_s=END_GRACE_S, container_cli=cli)
-        )
+        return ended | set(self._end_rest(found.instance))
 
     def forget_failures(self) -> None:
         """Let the next start be tried whatever failed before: `restart` was typed."""

@@ -781,6 +781,29 @@ def test_a_stop_finishes_what_is_in_hand(make: Make, tmp_path: Path) -> None:
     assert ended[0] == [results[0]["pid"]]
 
 
+def test_what_waits_as_a_worker_is_stopped_goes_to_the_next_one(
+    make: Make, tmp_path: Path
+) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    worker = make("finishes")
+    asked = {"begun": str(begun), "until": str(go), "name": "a"}
+    first, in_hand = in_thread(lambda: worker.request(asked))
+    until(begun.exists, "begun")
+    second, waited = in_thread(lambda: worker.request({"name": "b"}))
+    until(lambda: worker.ping()["queue"] == 1, "queued")
+    other = ResidentWorker(worker.manifest, admit=None)
+    stopping, ended = in_thread(other.stop)
+    until(lambda: not worker.is_running(), "leaving")
+
+    go.touch()
+    for thread in (first, second, stopping):
+        thread.join(DEADLINE_S)
+
+    assert in_hand[0]["order"] == ["a"]
+    assert waited[0]["order"] == ["b"]
+    assert ended[0] == [in_hand[0]["pid"]]
+
+
 def test_a_stop_waits_for_no_load_and_is_no_crash(make: Make, tmp_path: Path) -> None:
     worker = make("slow_load", runtime=told_to(str(tmp_path / "never")))
     thread, results = in_thread(worker.ensure_started)
