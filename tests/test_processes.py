@@ -167,6 +167,33 @@ def test_a_session_that_an_instance_merely_runs_in_is_not_its_own(
     finish(child)
 
 
+def test_a_session_whose_leader_is_gone_is_not_its_own_where_the_caller_is_in_it(
+    instance: str,
+) -> None:
+    code = f"""
+import select
+sys.path.insert(0, {str(Path(processes.__file__).parents[1])!r})
+from remote_resident import processes
+leader = os.pidfd_open(os.getpid())
+if os.fork():
+    os._exit(0)
+select.select([leader], [], [])
+stranger = os.fork() or signal.pause()
+marked = os.fork()
+if marked == 0:
+    os.environ[{processes.INSTANCE_VARIABLE!r}] = {instance!r}
+    os.execve("/bin/sleep", ["sleep", "100"], os.environ)
+while marked not in processes.members({instance!r}):
+    pass
+assert processes.end_all({instance!r}, grace_s=5) == [marked]
+os.kill(stranger, 0)
+assert os.waitpid(stranger, os.WNOHANG) == (0, 0)
+os.kill(stranger, signal.SIGKILL)
+os.write(1, b".")
+"""
+    finish(started(code, None))
+
+
 def test_a_process_never_ends_itself(instance: str) -> None:
     code = f"""
 sys.path.insert(0, {str(Path(processes.__file__).parents[1])!r})
