@@ -249,9 +249,10 @@ def resolve(tree: Path, name: str) -> Making:
     """Resolve `locks/<name>.in` anew into `locks/<name>.lock`, keeping its header.
 
     Requirements below a line `# without dependencies` are pinned alone, for packages
-    that declare what they do not use. A `--hash=sha256:` in the .in file is a digest
-    that the index does not list (another build of that version); it is added to the
-    pin. The lock is replaced whole, or left as it was. The resolver asks the index
+    that declare what they do not use. A `--hash=sha256:` in the .in file is the digest of
+    the one build that is wanted, which the index need not list; it takes the place of
+    the index's digests, for pip prefers a build that the index lists. The lock is
+    replaced whole, or left as it was. The resolver asks the index
     that pip is configured for; no address reaches the lock.
     """
     source, target = tree / "locks" / f"{name}.in", tree / "locks" / f"{name}.lock"
@@ -261,7 +262,7 @@ def resolve(tree: Path, name: str) -> Making:
     old = _existing(target)
     header = old.header if old and old.recipe else _new_header(name)
     requires = (old.requires_python if old else None) or _this_python()
-    wanted, alone, extra = _read_in(source.read_text())
+    wanted, alone, builds = _read_in(source.read_text())
     pins: dict[str, Pin] = {}
     for lines, options in ((wanted, []), (alone, ["--no-deps"])):
         if not lines:
@@ -270,7 +271,7 @@ def resolve(tree: Path, name: str) -> Making:
         if isinstance(resolved, StepResult):
             return resolved
         pins |= {pin.name: pin for pin in resolved}
-    text = header + formatted(_with_digests(pin, extra) for pin in pins.values())
+    text = header + formatted(_of_build(pin, builds) for pin in pins.values())
     new = parse_bytes(target, text.encode())
     if new.problems:
         return failed("lock", new.problems)
@@ -416,8 +417,8 @@ def formatted(pins: Iterable[Pin]) -> str:
     return "".join(rows)
 
 
-def _with_digests(pin: Pin, extra: Mapping[str, tuple[str, ...]]) -> Pin:
-    return replace(pin, hashes=(*pin.hashes, *extra.get(pin.name, ())))
+def _of_build(pin: Pin, builds: Mapping[str, tuple[str, ...]]) -> Pin:
+    return replace(pin, hashes=builds.get(pin.name, pin.hashes))
 
 
 def _replace(target: Path, text: str, old: Lock | None, new: Lock) -> StepResult:

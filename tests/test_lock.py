@@ -180,7 +180,7 @@ def publish(index: Path, name: str, *versions: str) -> list[str]:
 def test_a_lock_is_resolved_anew_under_its_header(tmp_path: Path, index: Path) -> None:
     root = tree(tmp_path / "a tree", pin("alpha", "1.0"))
     _, digest = publish(index, "alpha", "1.0", "1.1")
-    (other,) = publish(index, "beta", "2.0")
+    publish(index, "beta", "2.0")
     (root / "locks/m.in").write_text(
         f"alpha>=1.0\n# without dependencies\nbeta==2.0 --hash=sha256:{H}\n"
     )
@@ -194,7 +194,7 @@ def test_a_lock_is_resolved_anew_under_its_header(tmp_path: Path, index: Path) -
     assert found.header == HEADER
     assert [(p.name, p.version, set(p.hashes)) for p in found.pins] == [
         ("alpha", "1.1", {digest}),
-        ("beta", "2.0", {other, H}),
+        ("beta", "2.0", {H}),
     ]
     assert "://" not in (root / "locks/m.lock").read_text()
     assert drive(lock.resolve(root, "m"))[1].verdict == "present"
