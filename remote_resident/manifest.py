@@ -21,6 +21,7 @@ from remote_resident.manifest_rules import (
     Wrong,
     full_name,
     json_value,
+    quoted,
     show,
 )
 from remote_resident.manifest_schema import (
@@ -298,6 +299,16 @@ class ProviderManifest:
         if self.kit_name is None:
             return None
         return self.lock_tree / "kits" / f"{self.kit_name}.toml"
+
+    def warnings(self) -> list[str]:
+        """List what is allowed and still a risk, each as a sentence."""
+        if self.env_image is None or "@sha256:" in self.env_image:
+            return []
+        shown = _File(str(self.path)).shown
+        return [
+            f"{shown}: env.image: {quoted(self.env_image)} without a digest: "
+            "what it names can change"
+        ]
 
     def missing_files(self) -> list[Problem]:
         """List the named files that are not there, or that lead out of the tree."""

@@ -524,6 +524,22 @@ def test_an_unknown_weights_root_says_what_is_unset(
     assert problem.next == "export ECHO_WEIGHTS=DIRECTORY"
 
 
+# -- what is allowed and still said
+
+
+def test_an_image_without_a_digest_is_a_warning(tmp_path: Path) -> None:
+    lines = 'kind = "docker"\nimage = "echo:1"'
+    text = ECHO.replace('python = "$ECHO_PYTHON"', lines)
+    named = manifest.load(put(tmp_path, text))
+    pinned = replace(named, env_image=f"echo@sha256:{'0' * 64}")
+
+    assert named.warnings() == [
+        'manifests/echo/provider.toml: env.image: "echo:1" without a digest: '
+        "what it names can change"
+    ]
+    assert pinned.warnings() == []
+
+
 # -- its digest
 
 
