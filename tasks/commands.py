@@ -1,4 +1,4 @@
-"""What the graph does besides setting up: check, verify, report, env, lock.
+"""What the graph does besides setting up: check, verify, report, room, env, lock.
 
 Each gives what it came to by slug, and leaves showing it to the reporter.
 """
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remote_resident.errors import Problem
 from tasks.step import Making, Progress, StepResult, refused
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 Came = list[tuple[str, StepResult]]
 """What something came to, by slug."""
 
-_NEXT = re.compile(r"^next: doit (setup|check|report|env|verify|lock):(\S+)$")
+_NEXT = re.compile(r"^next: doit (setup|check|report|room|env|verify|lock):(\S+)$")
 
 
 def check(run: "Run", names: Sequence[str] | None) -> Came:
@@ -73,6 +74,27 @@ def report(run: "Run", names: Sequence[str] | None) -> Came:
     return [
         (row["slug"], StepResult("report", "present", row["state"])) for row in rows
     ]
+
+
+def room(run: "Run", names: Sequence[str] | None) -> Came:
+    """Say whether providers would fit beside what this machine holds now."""
+    from remote_resident.room import room_for
+
+    came = []
+    for name in names or ():
+        provider = run.find(run.tree, name)
+        verdict = room_for(provider)
+        result = StepResult("room", "present", verdict.text)
+        if not verdict.admit:
+            problem = Problem(
+                step="runtime",
+                reason=verdict.reason,
+                text=verdict.text,
+                next="tu remote ps",
+            )
+            result = refused("room", [problem])
+        came.append((provider.slug, result))
+    return came
 
 
 def env(run: "Run", name: str) -> Came:

@@ -40,6 +40,7 @@ Developer = Mapping[str, tuple[str, Callable[[Path], Making]]]
 _SIGNPOSTS = {
     "env": "Create a provider's environment by its lock's recipe: doit env:<slug>",
     "verify": "Read every weight of a provider in full: doit verify:<slug>",
+    "room": "Say whether a provider would fit on this machine now: doit room:<slug>",
     "lock": "Resolve locks/<name>.in anew: doit lock:<name>",
 }
 _REMEMBERING = frozenset({"clean", "forget", "ignore", "reset-dep", "dumpdb"})
@@ -287,6 +288,7 @@ def _commands(run: Run, selection: Selection) -> "Iterator[Task]":
             "Say whether what is declared still holds; read-only",
         ),
         "verify": (commands.verify, _SIGNPOSTS["verify"]),
+        "room": (commands.room, _SIGNPOSTS["room"]),
         "report": (commands.report, "Show what this machine measured, as a table"),
     }
     for verb, (look, doc) in looking.items():

@@ -205,7 +205,9 @@ def _standing(provider: "ProviderManifest", step: str) -> StepResult:
 
 
 def _answer(report: Any) -> Iterator[tuple[str, str]]:
+    import json
+
     values = report.answer.get("values")
-    if isinstance(values, Mapping) and values:
-        told = (f"{key} = {value!r}" for key, value in values.items())
-        yield "answer", ", ".join(told)
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield "answer", f"{key} = {json.dumps(value, default=str)}"

@@ -152,10 +152,14 @@ class Screen:
             return
         self.say("")
         width = max(len(word) for word, _ in lines)
-        for word, text in lines:
-            head = [(f"{slug}  ", ""), (f"{word:{width}}  ", "dim")]
+        before = ""
+        for number, (word, text) in enumerate(lines):
+            name = " " * len(slug) if number else slug
+            shown = "" if word == before else word
+            head = [(f"{name}  ", ""), (f"{shown:{width}}  ", "dim")]
             indent = sum(len(part) for part, _ in head)
             self._write(self.results, [*head, (plain(text), "")], indent)
+            before = word
 
     def say(self, text: str | list[Span], indent: int = 0) -> None:
         """Show a line of a result."""

@@ -5,11 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_steps import PLAIN_SIGNALS, plant
 
+from remote_resident import places
 from remote_resident.cli import COMMANDS, main
 
 TU = (sys.executable, "-m", "remote_resident")
@@ -21,7 +24,10 @@ MISTAKES = [
     ([""], "tu : no such command"),
     (["setup", "alpha"], "tu setup: no such command; near: tu remote setup"),
     (["remote"], "no command found, one wanted"),
-    (["remote", "stup"], "tu remote stup: no such command; near: tu remote setup"),
+    (
+        ["remote", "stup"],
+        "tu remote stup: no such command; near: tu remote setup, tu remote stop",
+    ),
     (["remote", ""], "tu remote : no such command"),
     (
         ["remote", "setup"],
@@ -292,6 +298,101 @@ def test_an_up_to_date_check_imports_nothing_heavy(tree: Path) -> None:
     assert not HEAVY & set(ran.stderr.split())
 
 
+# -- workers
+
+ECHO = """
+def build(config):
+    print("built", flush=True)
+    return []
+
+def predict(model, request):
+    model.append(request)
+    return {"text": request["text"], "nth": len(model)}
+"""
+
+
+@pytest.fixture
+def held(tree: Path) -> Iterator[Path]:
+    """A tree whose alpha answers, and whose worker ends with the test."""
+    (tree / "manifests/alpha/worker.py").write_text(ECHO)
+    yield tree
+    tu("remote", "stop", "alpha", cwd=tree)
+
+
+def test_a_worker_outlives_the_call_is_listed_and_stopped(held: Path) -> None:
+    def ask(*words: str) -> Any:
+        ran = tu("--json", "remote", *words, cwd=held)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    def holders() -> list[Any]:
+        return [h for h in ask("ps")["holders"] if h["tree"] == str(held)]
+
+    asked = '{"text": "hi"}'
+
+    first, second = ask("call", "alpha", asked), ask("call", "alpha", asked)
+    (holder,) = holders()
+    log = ask("logs", "alpha", "--lines", "1000")["lines"]
+    restarted = ask("restart", "alpha")
+    stopped = ask("stop", "alpha")
+
+    assert [first["nth"], second["nth"]] == [1, 2]
+    assert (holder["slug"], holder["state"], holder["requests"]) == (
+        "alpha",
+        "ready",
+        2,
+    )
+    assert holder["budget"] == {"vram_gb": 0.0, "ram_gb": 0.1, "source": "declared"}
+    assert [line for line in log if "built" in line]
+    assert holder["pid"] in restarted["stopped"]
+    assert restarted["started"] in stopped["stopped"]
+    assert holders() == []
+    assert ask("stop", "alpha") == {"stopped": []}
+
+
+def test_a_call_that_may_not_start_anything_says_that_nothing_runs(
+    held: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("remote", "call", "alpha", '{"text": "hi"}', "--no-start")
+
+    code, told = document(capsys, "--tree", str(held), *words)
+
+    assert isinstance(told, dict)
+    assert (code, told["reason"]) == (1, "not_running")
+
+
+@pytest.mark.parametrize(
+    ("request_text", "message"),
+    [
+        ("{", "request: no JSON found (Expecting property name enclosed in double "),
+        ("[1]", "request: a JSON list found, an object wanted"),
+        ("@/no/file", "/no/file: No such file or directory, a file with a JSON object"),
+    ],
+)
+def test_a_request_that_is_no_object_is_refused(
+    tree: Path, capsys: pytest.CaptureFixture[str], request_text: str, message: str
+) -> None:
+    words = ("remote", "call", "alpha", request_text)
+
+    code, told = document(capsys, "--tree", str(tree), *words)
+
+    assert isinstance(told, dict)
+    assert (code, told["reason"]) == (3, "bad_request")
+    assert told["error"].startswith(message)
+
+
+def test_room_gives_the_verdict_with_its_numbers(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, told = document(capsys, "--tree", str(tree), "remote", "room", "alpha")
+    _, every = document(capsys, "--tree", str(tree), "remote", "room")
+
+    assert isinstance(told, dict)
+    assert isinstance(every, dict)
+    assert (told["slug"], told["need_gb"]) == ("alpha", 0.1)
+    assert [verdict["slug"] for verdict in every["verdicts"]] == ["alpha", "beta"]
+
+
 # -- where it stands
 
 
@@ -429,3 +530,27 @@ def test_names_that_no_terminal_can_show_are_escaped(tree: Path) -> None:
 
     assert ran.returncode == 3
     assert b"no provider 'gr\\xfc\\xdf'" in ran.stderr
+
+
+def test_a_log_is_followed_until_a_signal(tree: Path) -> None:
+    log = places.log_path("alpha", tree)
+    places.ensure(log.parent)
+    log.write_text("one\ntwo\n")
+    process = subprocess.Popen(
+        [*PLAIN_SIGNALS, *TU, "remote", "logs", "alpha", "--follow", "--lines", "1"],
+        cwd=tree,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+
+    first = process.stdout.readline()
+    with log.open("a") as file:
+        file.write("three\n")
+    second = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+
+    assert (first, second) == ("two\n", "three\n")
+    assert (process.returncode, err) == (130, "tu: cut by SIGINT\n")

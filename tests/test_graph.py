@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,7 @@ TRAPS = [
     ("report:nope", "report:nope: no provider 'nope' in {tree}/manifests"),
     ("env:nope", "env:nope: no provider 'nope' in {tree}/manifests"),
     ("verify:nope", "verify:nope: no provider 'nope' in {tree}/manifests"),
+    ("room:nope", "room:nope: no provider 'nope' in {tree}/manifests"),
     ("lock:nope", "lock:nope: no nope.in in {tree}/locks"),
     ("verify", "verify: no name after it; near: verify:alpha, verify:beta"),
     ("setup:", "setup:: no name after it; near: setup:alpha, setup:beta"),
@@ -278,7 +280,7 @@ def test_the_list_has_a_line_for_each_provider_and_command(tree: Path) -> None:
     assert names["setup:alpha"] == "U"
     assert names["setup:beta"] == "R"
     assert set(names) == {
-        *("check", "env", "lock", "report", "setup", "verify"),
+        *("check", "env", "lock", "report", "room", "setup", "verify"),
         *("setup:alpha", "setup:beta"),
     }
     assert "weights:alpha" in doit(tree, "list", "--all").stdout
@@ -389,6 +391,9 @@ class Running:
             text=True,
         )
         self.said: list[str] = []
+        # what is waited for may never be said: its end is the deadline
+        self.watchdog = threading.Timer(DEADLINE_S, self.process.kill)
+        self.watchdog.start()
 
     def until(self, word: str) -> str:
         """Read up to the line with this word in it."""
@@ -419,6 +424,7 @@ def start(tree: Path) -> Iterator[type[Running]]:
     yield Kept  # type: ignore[misc]  # it has its tree already
     (tree / "go").touch()
     for running in started:
+        running.watchdog.cancel()
         running.process.kill()
         running.process.wait()
         assert running.process.stdout is not None

@@ -180,7 +180,9 @@ def test_the_table_has_a_verdict_for_each_step_and_facts_below() -> None:
         "ruined": {"manifest": UNREADABLE},
     }
 
-    Screen(out, out).table(steps, {"capiti": [("measured", "/m"), ("answer", "x = 1")]})
+    facts = [("measured", "/m"), ("answer", "x = 1"), ("answer", "y = 2")]
+
+    Screen(out, out).table(steps, {"capiti": facts})
 
     assert [line.rstrip() for line in out.getvalue().splitlines()] == [
         "",
@@ -189,7 +191,8 @@ def test_the_table_has_a_verdict_for_each_step_and_facts_below() -> None:
         "ruined    ✗ manifest unreadable",
         "",
         "capiti  measured  /m",
-        "capiti  answer    x = 1",
+        "        answer    x = 1",
+        "                  y = 2",
     ]
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
@@ -73,7 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _answer(words: list[str], stdout: TextIO) -> Answer:
     known, rest = _global_parser().parse_known_args(words)
     asked = Asked(
-        tree=known.tree, json=known.json, quiet=known.quiet, color=known.color
+        tree=known.tree,
+        json=known.json,
+        quiet=known.quiet,
+        color=known.color,
+        stdout=stdout,
     )
     if known.version:
         from remote_resident import __version__
@@ -124,10 +128,10 @@ def _split(rest: list[str]) -> tuple[str | None, str | None, list[str]]:
     return group, verb, rest
 
 
-def _near(word: str, known: Sequence[str] | dict[str, str]) -> list[str]:
+def _near(word: str, known: Collection[str]) -> list[str]:
     import difflib
 
-    return difflib.get_close_matches(word, list(known), n=3)
+    return [word] if word in known else difflib.get_close_matches(word, known, n=3)
 
 
 def _full(word: str) -> str:
