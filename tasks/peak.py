@@ -1,5 +1,6 @@
 """The most memory that a worker's processes take, watched from outside."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
 
 _EVERY_S = 0.05
-_SHARE = 20
-"""A look may take so small a part of the time: what is measured must not wait for it."""
+_SHARE = 10
+"""A scan of all processes may take so small a part of the time: what is measured must
+not wait for it. In between, those that are known are asked, and their children."""
 GIB = 2**30
 
 
@@ -35,31 +37,39 @@ class Meter:
     """Resident bytes of the worker after each request, as it tells them."""
     device_after: list[int | None] = field(default_factory=list)
     _instance: str | None = None
+    known: set[int] = field(default_factory=set)
+    """The instance's processes, as last seen."""
+    _weighs: bool = True
     _wake: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def watch(self, instance: str | None) -> None:
-        """Look at the processes of an instance from now on; None: at none."""
-        self._instance = instance
+    def watch(self, instance: str | None, *, weigh: bool = True) -> None:
+        """Look at the processes of an instance from now on; `weigh`: and note peaks."""
+        self._instance, self.known, self._weighs = instance, set(), weigh
         if instance is not None and self._thread is None:
             self._thread = threading.Thread(target=self._look, daemon=True)
             self._thread.start()
 
-    def close(self) -> None:
-        """Look no more."""
+    def stop(self) -> None:
+        """Look no more; what is known stays."""
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(1.0)
 
     def read(self) -> None:
-        """Look once."""
+        """Look at all processes of the instance."""
         instance = self._instance
-        if instance is None:
-            return
-        sizes = [_sizes(pid) for pid in processes.members(instance)]
+        if instance is not None:
+            found = set(processes.members(instance))
+            if instance == self._instance:
+                self.known = found
+                self._weigh(instance)
+
+    def _weigh(self, instance: str) -> None:
+        """Add up what the known processes and their descendants take."""
+        self.known = _descended(self.known)
+        sizes = [_sizes(pid) for pid in self.known]
         known = [size for size in sizes if size is not None]
-        if known and instance == self._instance:
+        if known and self._weighs and instance == self._instance:
             together = sum(now for now, _ in known)
             self._raise_to(max(together, *(peak for _, peak in known)))
 
@@ -103,11 +113,36 @@ class Meter:
             self.rss_peak_bytes = max(peak, self.rss_peak_bytes or 0)
 
     def _look(self) -> None:
-        wait_s = 0.0
-        while not self._wake.wait(wait_s):
+        next_scan = 0.0
+        while not self._wake.wait(_EVERY_S if next_scan else 0.0):
             began = time.monotonic()
-            self.read()
-            wait_s = max(_EVERY_S, _SHARE * (time.monotonic() - began))
+            instance = self._instance
+            if began >= next_scan:
+                self.read()
+                over = time.monotonic()
+                # until it is there it is looked for
+                next_scan = over + (_SHARE * (over - began) if self.known else 0.0)
+            elif instance is not None:
+                self._weigh(instance)
+
+
+def _descended(pids: set[int]) -> set[int]:
+    """Add the descendants of processes, by the kernel's own lists."""
+    found, waiting = set(pids), list(pids)
+    while waiting:
+        for child in _children(waiting.pop()) - found:
+            found.add(child)
+            waiting.append(child)
+    return found
+
+
+def _children(pid: int) -> set[int]:
+    children: set[int] = set()
+    # any thread may have started them; and the process may end meanwhile
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children.update(map(int, (task / "children").read_bytes().split()))
+    return children
 
 
 def _sizes(pid: int) -> tuple[int, int] | None:

@@ -345,11 +345,11 @@ def _with_evidence(result: StepResult, trial: "Trial", *, kept: bool) -> StepRes
     """Add what the worker wrote and where its outputs are."""
     nexts = [line for line in result.lines if line.startswith("next: ")]
     lines = [line for line in result.lines if not line.startswith("next: ")]
-    tail = trial.corner.tail()
-    told = "\n".join(lines)
+    tail, told = trial.tail, "\n".join(lines)
+    # a start that failed has told them already
     if tail and not all(line in told for line in tail):
         lines += ["the worker's last lines:", *(f"  {line}" for line in tail)]
-    if trial.stacks and trial.stacks != tail:
+    if trial.stacks:
         lines += ["its stacks at the deadline:", *(f"  {s}" for s in trial.stacks)]
     if kept:
         lines.append(f"kept: {trial.corner.directory}")

@@ -19,7 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from remote_resident import places, processes, spawn, supervisor
-from remote_resident.errors import WorkerStartError
+from remote_resident.errors import ProviderError, WorkerStartError
+from remote_resident.exec_env import container_program
 from tasks.answer import Answer, read_files
 from tasks.peak import Meter
 from tasks.step import Progress
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 TAIL_LINES = 20
 
 _LOOK_S = 0.25
-_STACKS_S = 0.3
-_SIGNALLED_S = 0.15
-_LATE_GRACE_S = 0.1
-_CUT_GRACE_S = 2.0
+_STACKS_S = 0.25
+_CUT_GRACE_S = 0.5
+_SPAWN_S = 1.0
+"""How long after its admission a process may still come to be."""
 _STOP_GRACE_S = 10.0
 _JOIN_S = 0.2
 _CUT_JOIN_S = 5.0
@@ -105,6 +106,8 @@ class Trial:
     """Of a process of its own; None: not come to that."""
     started: "Started | None" = None
     timed_out: bool = False
+    tail: list[str] = field(default_factory=list)
+    """The last lines of the log, without the stacks that are asked for at a deadline."""
     stacks: list[str] = field(default_factory=list)
     seconds: float = 0.0
     error: BaseException | None = None
@@ -112,6 +115,7 @@ class Trial:
     """What was asked for last, in words."""
     instance: str | None = None
     """Of what runs now; None: nothing was started."""
+    admitted_at: float | None = None
     over: bool = False
     worker: "ResidentWorker | None" = None
     said: "SimpleQueue[str | None]" = field(default_factory=SimpleQueue)
@@ -130,17 +134,17 @@ class Trial:
         grace_s, join_s = _CUT_GRACE_S, _CUT_JOIN_S
         try:
             yield from self._said(began)
+            self.tail = self.corner.tail()
             if self.timed_out:
+                self.meter.stop()
                 self._capture_stacks()
-                grace_s, join_s = _LATE_GRACE_S, _JOIN_S
+                grace_s, join_s = 0.0, _JOIN_S
         finally:
             self.over = True
+            self.meter.stop()
             if thread.is_alive():
                 self._end(grace_s)
                 thread.join(join_s)
-                # what was just being spawned when its like was ended
-                self._end(0.0)
-            self.meter.close()
             self.seconds = time.monotonic() - began
 
     def _said(self, began: float) -> Iterator[str | Progress]:
@@ -161,21 +165,11 @@ class Trial:
 
     def _capture_stacks(self) -> None:
         """Take the worker's stacks, in a fraction of a second or not at all."""
-        found: list[str] = []
-        worker = self.worker
-
-        def ask() -> None:
-            from remote_resident.errors import ProviderError
-
-            with contextlib.suppress(ProviderError, OSError):
-                if worker is not None:
-                    found.extend(worker.stacks().splitlines())
-
-        if worker is not None:
-            asking = threading.Thread(target=ask, daemon=True)
-            asking.start()
-            asking.join(_STACKS_S)
-        self.stacks = list(found) or self._signalled_stacks()
+        if self.provider.env_kind == "venv":
+            self.stacks = self._signalled_stacks()
+        elif self.worker is not None:
+            # the process that is seen from here is its container's client
+            self.stacks = self._asked_stacks(self.worker)
 
     def _signalled_stacks(self) -> list[str]:
         log = spawn.Log(self.corner.log)
@@ -184,30 +178,46 @@ class Trial:
             return []
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
-        until = time.monotonic() + _SIGNALLED_S
-        while log.size() == before and time.monotonic() < until:
-            time.sleep(0.01)
-        time.sleep(0.02)
+        until, size = time.monotonic() + _STACKS_S, before
+        # written by the signal's handler: over when it has stopped growing
+        while time.monotonic() < until:
+            time.sleep(0.02)
+            size, last = log.size(), size
+            if size == last > before:
+                break
         return log.tail(before, lines=200)
 
+    @staticmethod
+    def _asked_stacks(worker: "ResidentWorker") -> list[str]:
+        found: list[str] = []
+
+        def ask() -> None:
+            with contextlib.suppress(ProviderError, OSError):
+                found.extend(worker.stacks().splitlines())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_STACKS_S)
+        return list(found)
+
     def _leader(self) -> int | None:
-        provider = self.provider
-        for found in processes.instances(provider.slug, str(provider.tree)):
-            if found.instance == self.instance and found.leader is not None:
-                return found.leader.pid
+        """Find the worker among the processes that are known already."""
+        for pid in sorted(self.meter.known):
+            if processes.marks(pid).get("resident-instance") == self.instance:
+                return pid
         return None
 
     def _end(self, grace_s: float) -> None:
+        """End all of it, twice where it may just have been spawned meanwhile."""
         if self.instance is None:
             return
         cli = None
         if self.provider.env_kind == "docker":
-            from remote_resident.exec_env import container_program
-
             cli = container_program(os.environ, self.provider.slug)
-        supervisor.end_all(
-            self.instance, grace_s=grace_s, container_cli=cli, session=self._leader()
-        )
+        began = time.monotonic()
+        supervisor.end_all(self.instance, grace_s=grace_s, container_cli=cli)
+        if self.admitted_at is not None and began - self.admitted_at < _SPAWN_S:
+            supervisor.end_all(self.instance, grace_s=0.0, container_cli=cli)
 
     # --- behind
 
@@ -239,9 +249,9 @@ class Trial:
             self._say_answers()
             self.meter.read()
             self.meter.read_devices(provider)
+            self.at = "stop"
         finally:
             if not self.over:
-                self.at = "stop"
                 worker.stop(_STOP_GRACE_S)
             self.worker = None
 
@@ -258,9 +268,6 @@ class Trial:
             return reply
 
         resident = self.provider.runtime_mode == "resident"
-        if resident:
-            # the budget is the held worker's
-            self.meter.watch(None)
         answer = self._asked("fresh" if resident else "first", ask)
         self.said.put(f"fresh process {answer.seconds:.3f} s")
         return answer
@@ -279,7 +286,9 @@ class Trial:
         began = time.monotonic()
         reply = ask(payload)
         seconds = time.monotonic() - began
-        self.meter.told(reply.get("_meter"))
+        if name != "fresh":
+            # the budget is the held worker's
+            self.meter.told(reply.get("_meter"))
         return Answer(
             reply=reply,
             output_dir=directory,
@@ -292,9 +301,8 @@ class Trial:
         if self.over:
             raise _cut(self.provider.slug)
         held = None if self.admit is None else self.admit(candidate)
-        self.instance = candidate.instance
-        if not self._is_comparison():
-            self.meter.watch(candidate.instance)
+        self.instance, self.admitted_at = candidate.instance, time.monotonic()
+        self.meter.watch(candidate.instance, weigh=not self._is_comparison())
         return held
 
     def _is_comparison(self) -> bool:
