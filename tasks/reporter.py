@@ -222,7 +222,7 @@ class Reporter:
 
 def interrupted(step: str, what: str) -> StepResult:
     """Build the result of a step that a signal cut."""
-    again = "next: the same command goes on from here"
+    again = "the same command goes on from here"
     return StepResult(step, "failed", what, "interrupted", [again])
 
 
