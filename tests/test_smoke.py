@@ -1,5 +1,7 @@
 """The model is run for real: what is wrong with it is named, and nothing of it stays."""
 
+import hashlib
+import os
 import sys
 import textwrap
 import time
@@ -420,19 +422,46 @@ def test_no_room_refuses_before_anything_is_started(tmp_path: Path) -> None:
     assert corners() == []
 
 
-def test_a_bad_weight_refuses_before_anything_is_started(tmp_path: Path) -> None:
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w" / "model.bin").write_bytes(b"abc")
-    files = [{"name": "model.bin", "size": 4, "sha256": "0" * 64}]
-    weights = {"root_default": str(tmp_path / "w"), "file": files}
+@pytest.mark.parametrize("how", ["cut", "flipped", "remembered"])
+def test_a_bad_weight_is_found_in_its_bytes_before_anything_is_started(
+    tmp_path: Path, how: str
+) -> None:
+    whole = bytes(range(256)) * 4
+    # by sha256sum
+    pin = "785b0751fc2c53dc14a4ce3d800e69ef9ce1009eb327ccf458afe09c242c26c9"
+    flipped = b"\1" + whole[1:]
+    file = tmp_path / "w" / "model.bin"
+    file.parent.mkdir()
+    file.write_bytes(whole[:12] if how == "cut" else flipped)
+    # as old as the file that it was: the memo keeps no young ones
+    hour_ago = time.time() - 3600
+    os.utime(file, (hour_ago, hour_ago))
+    files = [{"name": "model.bin", "size": 1024, "sha256": pin}]
+    weights = {"root_default": str(file.parent), "file": files}
     tiny = provider(tmp_path, weights=weights)
+    if how == "remembered":
+        # what the memo says is enough for a check, and not for a certificate
+        memo = tiny.weights_memo()
+        memo.put(file, file.stat(), pin)
+        memo.save()
 
     def admit(candidate: object) -> object:
         raise AssertionError("asked for room")
 
     result, _ = made(smoke.make(tiny, admit=admit))
-    assert (result.verdict, result.reason) == ("refused", "size")
-    assert (tmp_path / "w" / "model.bin").read_bytes() == b"abc"
+    assert (result.verdict, result.reason) == (
+        "refused",
+        "size" if how == "cut" else "digest",
+    )
+    wanted, found = ("1024", "12") if how == "cut" else (pin, _sha256(flipped))
+    assert wanted in result.lines[0]
+    assert found in result.lines[0]
+    assert "nothing was started" in result.lines
+    assert file.read_bytes() == (whole[:12] if how == "cut" else flipped)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def test_a_smoke_that_is_interrupted_leaves_no_worker(tmp_path: Path) -> None:
