@@ -100,6 +100,8 @@ def _locked(name: str, places: Sequence[Path], deadline: float, wait_s: float) -
             _wait(fd, path, deadline, wait_s)
             if _is_still(path, fd):
                 return fd
+            if time.monotonic() >= deadline:
+                raise _refused(path, OSError(errno.ESTALE, "a file that is replaced"))
         except BaseException:
             os.close(fd)
             raise

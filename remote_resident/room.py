@@ -7,7 +7,7 @@ import json
 import os
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,12 @@ def room_for(
         readings=_without(readings, own),
         pin=pin,
     )
+
+
+def rooms_for(manifests: Iterable[ProviderManifest]) -> list[Verdict]:
+    """Decide for each provider, on one reading of the machine."""
+    readings, held = machine.readings(), holders()
+    return [room_for(one, readings=readings, held=held) for one in manifests]
 
 
 def _without(readings: Readings, own: Sequence[Holder]) -> Readings:
@@ -352,7 +358,20 @@ def end(holder: Holder) -> None:
         if _asked_to_stop(holder):
             _until_ended(fds)
     if holder.instance is not None:
-        processes.end_all(holder.instance)
+        processes.end_all(holder.instance, container_cli=_container_cli(holder))
+
+
+def _container_cli(holder: Holder) -> str | None:
+    """Find the program that ends a holder's container; None: it runs in none."""
+    manifest = _loaded(_manifest_path(holder), holder.tree)
+    if manifest is None or manifest.env_kind != "docker":
+        return None
+    from remote_resident import exec_env
+
+    try:
+        return exec_env.from_manifest(manifest).container_cli()
+    except ProviderError:
+        return None
 
 
 def _asked_to_stop(holder: Holder) -> bool:

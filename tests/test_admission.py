@@ -234,6 +234,12 @@ CASES: dict[str, tuple[Budget, list[Holder], Readings, str]] = {
         one(unified(), mem(121, 18.7, 60.4)),
         "",
     ),
+    "unified: what is free is no more than what is available": (
+        ask(24, 0),
+        [holder(vram=12)],
+        one(unified(), mem(121, 60, 20)),
+        "no_room",
+    ),
     "unified: a stranger is a co-tenant": (
         ask(24, 0),
         [],

@@ -312,6 +312,24 @@ def test_a_holder_outside_of_any_tree_is_found_by_its_manifests_directory(
     assert [holder.budget.ram_gb for holder in held_in(where)] == [3]
 
 
+def test_a_holder_is_not_believed_to_be_another_provider(tree: Path, sit: Sit) -> None:
+    provider(tree)
+    sit(tree, "another", "--manifest-dir", str(tree / "manifests/echo"))
+
+    assert [holder.budget for holder in held_in(tree)] == [UNKNOWN]
+
+
+def test_many_providers_are_judged_on_one_reading(tree: Path) -> None:
+    small = provider(tree)
+    large = provider(tree, ram="ram_budget_gb = 1000000", slug="large")
+
+    verdicts = room.rooms_for([small, large])
+
+    assert [verdict.slug for verdict in verdicts] == ["echo", "large"]
+    assert not verdicts[1].admit
+    assert verdicts[0].readings == verdicts[1].readings
+
+
 @pytest.mark.parametrize("text", [None, "slug = 3", 'slug = "another"'])
 def test_a_holder_whose_manifest_cannot_be_read_is_unknown_and_refuses_by_name(
     tree: Path, sit: Sit, text: str | None
