@@ -69,7 +69,7 @@ def check(
     slugs = standing.slugs(tree)
     held = kept.held(slugs) if kept else {}
     asked = slugs if names is None else names
-    if len(held) == len(slugs) and held.keys() >= set(asked) and not _twice(held):
+    if len(held) == len(slugs) and held.keys() >= set(asked):
         return [_still(slug, held[slug]) for slug in dict.fromkeys(asked)]
     from tasks import findings
 
@@ -171,8 +171,3 @@ def _claims(
 
 def _contested(claims: Mapping[str, Sequence[str]]) -> set[str]:
     return {slug for slugs in claims.values() if len(slugs) > 1 for slug in slugs}
-
-
-def _twice(held: Mapping[str, standing.Answer]) -> bool:
-    operations = [name for answer in held.values() for name in answer["operations"]]
-    return len(operations) != len(set(operations))
