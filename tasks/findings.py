@@ -4,25 +4,51 @@ import ast
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote_resident.errors import Problem, ProviderError
 from tasks import environment, kit, lock, measured
-from tasks.check import ProviderCheck
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
 
 Claims = Mapping[str, Sequence[str]]
 """Operation -> the slugs of the providers that claim it."""
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 
 _KIT_KEYS = ("repository", "commit", "license", "description")
 _COMMIT_DIGITS = 40
 _HEX = frozenset("0123456789abcdef")
 _ALLOWED = sys.stdlib_module_names | {"worker_base"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderCheck:
+    """What a look at one provider came to."""
+
+    slug: str
+    problems: list[Problem] = field(default_factory=list)
+    set_up: bool = False
+    """True: this machine has a measured report of it."""
+    from_memo: list[str] = field(default_factory=list)
+    """Weights whose digest was not computed now."""
+
+    @property
+    def ok(self) -> bool:
+        """Say whether nothing is wrong."""
+        return not self.problems
+
+    def as_dict(self) -> dict[str, object]:
+        """Give the JSON shape of a provider's check."""
+        return {
+            "slug": self.slug,
+            "ok": self.ok,
+            "set_up": self.set_up,
+            "problems": [problem.as_dict() for problem in self.problems],
+            "from_memo": self.from_memo,
+        }
 
 
 def guarded(slug: str, look: Callable[[], ProviderCheck]) -> ProviderCheck:

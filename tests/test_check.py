@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from small_tree import MANIFEST, look_alike, pin, provider, tree
 
-from remote_resident import places
 from remote_resident.errors import UsageError
-from tasks import check, measured, standing
+from tasks import check, measured
 
 LONG_AGO = 1_000_000_000
 WEIGHTS = """
@@ -307,9 +306,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_whatever_changes_after_a_good_check_is_noticed(
     set_up: Path, tmp_path: Path, change: str
 ) -> None:
-    for _ in range(3):
-        assert found(set_up, settled_s=0.0) == []
-    assert standing.Answers(set_up).held(["m"])
+    assert found(set_up) == []
     act, reason = CHANGES[change]
 
     act(tmp_path)
@@ -317,70 +314,15 @@ def test_whatever_changes_after_a_good_check_is_noticed(
     assert reason in reasons(set_up)
 
 
-def test_where_nothing_changed_only_the_times_of_files_are_read(set_up: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from tasks import check;"
-        "one, = check.check(Path(sys.argv[1]), settled_s=0.0);"
-        "print(one.as_dict(), 'tasks.findings' in sys.modules)"
-    )
-    argv = [sys.executable, "-c", code, str(set_up)]
-    said = [
-        subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-        for _ in range(4)
-    ]
-
-    full, light = (line.rpartition("} ") for line in (said[0], said[3]))
-    assert (full[2], light[2]) == ("True\n", "False\n")
-    assert full[0] == light[0]
-
-
-def test_what_is_younger_than_two_seconds_is_looked_at_again(set_up: Path) -> None:
-    for _ in range(3):
-        check.check(set_up)
-
-    assert standing.Answers(set_up).held(["m"]) == {}
-
-
 def test_a_provider_that_was_wrong_is_looked_at_again(set_up: Path) -> None:
-    for _ in range(3):
-        check.check(set_up, settled_s=0.0)
     path = set_up / "manifests/m/worker.py"
     good = path.read_text()
     path.write_text("import torch\n")
-    assert "worker_imports" in reasons(set_up, settled_s=0.0)
+    assert "worker_imports" in reasons(set_up)
 
     path.write_text(good)
 
-    assert reasons(set_up, settled_s=0.0) == []
-
-
-def test_a_kept_answer_does_not_hide_a_newcomer_that_claims_its_operation(
-    set_up: Path,
-) -> None:
-    for _ in range(3):
-        check.check(set_up, settled_s=0.0)
-    second(set_up, MANIFEST.replace('slug = "m"', 'slug = "n"'))
-
-    assert reasons(set_up) == ["operation_claimed_twice"] * 2
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"answers": {"m": 1}}'])
-def test_a_damaged_memory_of_answers_is_none(set_up: Path, damage: bytes) -> None:
-    for _ in range(3):
-        check.check(set_up, settled_s=0.0)
-    (path,) = (places.cache_dir() / "check").iterdir()
-    path.write_bytes(damage)
-
-    assert found(set_up) == []
-
-
-def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(
-    set_up: Path, home: Path
-) -> None:
-    (home / "cache/check").write_text("a file in its place")
-
-    for _ in range(2):
-        assert found(set_up, settled_s=0.0) == []
+    assert reasons(set_up) == []
 
 
 def test_a_report_that_contradicts_a_claim_is_said(set_up: Path) -> None:

@@ -54,6 +54,9 @@ class Provider:
     def python_executable(self) -> Path | None:
         return self.python
 
+    def python_variable(self) -> str | None:
+        return None
+
     def site_packages(self) -> Path | None:
         return None
 
