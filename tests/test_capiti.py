@@ -4,9 +4,11 @@ NDM-1 is a beta-lactamase and one of the model's targets (T1); in the H120A muta
 its zinc ligands is gone; ubiquitin is no enzyme, and a protein read backwards is none.
 """
 
+import hashlib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 from small_tree import drive
 
-from remote_resident import manifest
+from remote_resident import manifest, places
 from remote_resident.manifest import ProviderManifest
 from tasks import env, measured, smoke
 
@@ -199,3 +201,80 @@ def test_a_request_that_is_none_is_refused_with_what_was_found(
     replies = ask(provider, *(request for request, _ in REFUSED))
 
     assert replies == [{"error": text, "reason": "bad_request"} for _, text in REFUSED]
+
+
+# -- weights that are not what was pinned
+
+
+ONNX = "capiti/_model/ab9/capiti.onnx"
+ONNX_BYTES = 936516
+ONNX_SHA256 = "bb92893d0df1c6139ccd74a65b41771a4e97ceb42f79405766ec04068a86a979"
+
+
+@pytest.fixture
+def weights(
+    provider: ProviderManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Copy the model's files to where they can be damaged; gives the large one."""
+    for file, path in provider.weight_paths():
+        copy = tmp_path / "weights" / file.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    monkeypatch.setenv("CAPITI_PYTHON", str(provider.python_executable()))
+    monkeypatch.setenv("CAPITI_WEIGHTS", str(tmp_path / "weights"))
+    return tmp_path / "weights" / ONNX
+
+
+def set_up(cwd: Path) -> tuple[int, dict[str, Any]]:
+    """Type the command in another directory, without a terminal."""
+    argv = [sys.executable, "-m", "remote_resident", "remote", "--tree", str(TREE)]
+    ran = subprocess.run(
+        [*argv, "--json", "setup", "capiti"],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    (result,) = json.loads(ran.stdout)["results"]
+    return ran.returncode, {step["step"]: step for step in result["steps"]}
+
+
+def test_a_weight_cut_short_is_refused_with_both_sizes_and_nothing_is_started(
+    weights: Path, tmp_path: Path
+) -> None:
+    os.truncate(weights, 11000)
+    before = weights.stat()
+
+    code, steps = set_up(tmp_path)
+
+    assert (code, "smoke" in steps) == (1, False)
+    assert (steps["weights"]["verdict"], steps["weights"]["reason"]) == (
+        "refused",
+        "size",
+    )
+    named = f"weights: {ONNX}: 11000 bytes, {ONNX_BYTES} wanted"
+    assert steps["weights"]["lines"][0] == f"size: {named}"
+    assert weights.stat() == before
+
+
+def test_a_flipped_byte_under_its_old_times_is_refused_with_both_digests(
+    weights: Path, tmp_path: Path
+) -> None:
+    assert set_up(tmp_path)[0] == 0
+    before = weights.stat()
+    content = bytearray(weights.read_bytes())
+    content[500_000] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (report,) = (places.state_dir() / places.tree_id(TREE)).rglob("capiti.toml")
+    certified = report.read_bytes()
+
+    code, steps = set_up(tmp_path)
+
+    assert (code, "smoke" in steps) == (1, False)
+    assert steps["weights"]["reason"] == "digest"
+    said = "\n".join(steps["weights"]["lines"])
+    assert ONNX_SHA256 in said
+    assert hashlib.sha256(content).hexdigest() in said
+    assert weights.read_bytes() == content
+    assert report.read_bytes() == certified
