@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from remote_resident.errors import AdmissionRefused
 
 if TYPE_CHECKING:
-    from remote_resident.manifest import ProviderManifest
+    pass
 
 RESERVE_GB = 4.0
 """What stays free in each pool after a start."""
@@ -292,28 +292,6 @@ def to_retire(verdict: Verdict, idle: Sequence[Holder]) -> list[Holder]:
         if _fits_without(verdict, others):
             chosen = others
     return chosen
-
-
-def room_for(
-    manifest: ProviderManifest | str,
-    *,
-    own_instance: str | None = None,
-    size: float | None = None,
-    readings: Readings | None = None,
-    held: Sequence[Holder] | None = None,
-    smoke: bool = False,
-) -> Verdict:
-    """Read the machine and decide; see `remote_resident.room.room_for`."""
-    from remote_resident import room
-
-    return room.room_for(
-        manifest,
-        own_instance=own_instance,
-        size=size,
-        readings=readings,
-        held=held,
-        smoke=smoke,
-    )
 
 
 _NOTHING_READ = Readings(

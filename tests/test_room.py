@@ -234,9 +234,9 @@ def test_a_slug_is_looked_up_in_the_tree_in_force(
     provider(tree)
     monkeypatch.setenv("TU_REMOTE_TREE", str(tree))
 
-    assert admission.room_for("echo", readings=NO_CARD, held=[]).admit
+    assert room.room_for("echo", readings=NO_CARD, held=[]).admit
     with pytest.raises(UsageError):
-        admission.room_for("ehco", readings=NO_CARD, held=[])
+        room.room_for("ehco", readings=NO_CARD, held=[])
 
 
 # who holds, from real processes
