@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -491,7 +492,7 @@ def test_our_own_error_ends_with_2_its_traceback_and_what_to_report(
 
 def test_a_reader_that_leaves_is_no_error(tree: Path) -> None:
     plant(tree, *(f"p{number:04}" for number in range(400)))
-    command = f"{sys.executable} -m remote_resident remote list"
+    command = f"{shlex.quote(sys.executable)} -m remote_resident remote list"
 
     ran = subprocess.run(
         ["bash", "-c", f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"],

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -523,7 +524,7 @@ def test_who_waits_for_a_turn_can_be_interrupted(
 
 def test_a_reader_that_leaves_is_no_error(tree: Path) -> None:
     plant(tree, *(f"p{number}" for number in range(20)))
-    pipe = f"{sys.executable} -m doit setup | head -n 1; exit ${{PIPESTATUS[0]}}"
+    pipe = f"{shlex.quote(sys.executable)} -m doit setup | head -n 1; exit ${{PIPESTATUS[0]}}"
 
     ran = subprocess.run(
         ["bash", "-c", pipe], cwd=tree, text=True, capture_output=True, timeout=60
