@@ -1,6 +1,9 @@
 """What the documents say is what the program does."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from remote_resident.errors import REASONS
@@ -33,3 +36,41 @@ def test_every_key_of_a_manifest_is_explained() -> None:
     known |= set(WEIGHT_FILE)
     # [[weights.file]] is a heading, not a row
     assert explained == known - {"file"}
+
+
+def test_the_authors_page_can_be_followed_to_a_provider_that_is_set_up(
+    tmp_path: Path,
+) -> None:
+    page = (ROOT / "docs/provider-author.md").read_text()
+    files = re.findall(r"`(greet/[a-z.]+)`:\n\n```\w+\n(.*?)```", page, re.DOTALL)
+    commands = re.search(r"^## 3\..*?```sh\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    assert commands is not None
+    (tmp_path / "greet").mkdir()
+    for name, content in files:
+        (tmp_path / name).write_text(content)
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "tu").write_text(
+        f"#!/bin/sh\nexec '{sys.executable}' -m remote_resident \"$@\"\n"
+    )
+    (bin_ / "tu").chmod(0o755)
+
+    ran = subprocess.run(
+        ["bash", "-e", "-c", commands[1]],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{bin_}:{Path(sys.executable).parent}:/usr/bin:/bin",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert sorted(name for name, _ in files) == [
+        "greet/provider.toml",
+        "greet/worker.py",
+    ]
+    assert 'text = "Good morning, Ada!"' in ran.stdout
