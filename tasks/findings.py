@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remote_resident import kits
 from remote_resident.errors import Problem, ProviderError
 from tasks import environment, kit, lock, measured
 
@@ -18,9 +19,6 @@ Claims = Mapping[str, Sequence[str]]
 """Operation -> the slugs of the providers that claim it."""
 Progress = Callable[[int, int], object]
 
-_KIT_KEYS = ("repository", "commit", "license", "description")
-_COMMIT_DIGITS = 40
-_HEX = frozenset("0123456789abcdef")
 _ALLOWED = sys.stdlib_module_names | {"worker_base"}
 
 
@@ -112,49 +110,9 @@ def _lock_problems(provider: "ProviderManifest") -> list[Problem]:
     return lock.problems(path) if path is not None and path.is_file() else []
 
 
-def _kit_problems(provider: "ProviderManifest") -> Iterator[Problem]:
+def _kit_problems(provider: "ProviderManifest") -> list[Problem]:
     path = provider.kit_file()
-    if path is None or not path.is_file():
-        return
-    import tomllib
-
-    from remote_resident.manifest_lines import key_lines, line_of
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        kit_keys = tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        yield _kit_problem(path, 1, f"no TOML: {error}")
-        return
-    lines = key_lines(text)
-    for key, value in kit_keys.items():
-        if key not in _KIT_KEYS:
-            known = ", ".join(_KIT_KEYS)
-            fault = f"{key}: unknown key, wanted one of {known}"
-            yield _kit_problem(path, line_of((key,), lines), fault)
-        elif not isinstance(value, str) or not value:
-            fault = f"{key}: {value!r}, wanted a string"
-            yield _kit_problem(path, line_of((key,), lines), fault)
-        elif key == "commit" and not _is_commit(value):
-            fault = f"{key}: {value!r}, wanted {_COMMIT_DIGITS} hex digits"
-            yield _kit_problem(path, line_of((key,), lines), fault)
-    for key in _KIT_KEYS:
-        if key not in kit_keys:
-            yield _kit_problem(path, 1, f"{key}: missing")
-
-
-def _is_commit(value: str) -> bool:
-    return len(value) == _COMMIT_DIGITS and _HEX.issuperset(value)
-
-
-def _kit_problem(path: Path, line: int, fault: str) -> Problem:
-    return Problem(
-        step="manifest",
-        reason="kit_invalid",
-        text=f"kits/{path.name}:{line}: {fault}",
-        path=str(path),
-        line=line,
-    )
+    return kits.read(path)[1] if path is not None and path.is_file() else []
 
 
 def _worker_imports(provider: "ProviderManifest") -> Iterator[Problem]:
