@@ -133,20 +133,25 @@ def _python_problem(
     text: str,
     python: Path | None,
 ) -> Problem:
+    variable = provider.python_variable()
+    by_hand = f"export {variable}=/path/to/its/python" if variable else None
     return Problem(
         step=step,
         reason=reason,
         text=text,
         path=str(python) if python else None,
         name=provider.env_python,
-        next=f"doit env:{provider.slug}" if provider.env_lock else None,
+        next=f"doit env:{provider.slug}" if provider.env_lock else by_hand,
     )
 
 
 def _made_at(provider: "ProviderManifest") -> Path | None:
     """Name where `doit env:` makes the environment; None without a readable lock."""
+    path = provider.lock_path()
+    if path is None:
+        return None
     with suppress(OSError):
-        pins = lock.parse(lock_path(provider))
+        pins = lock.parse(path)
         return places.env_dir(pins.name, pins.digest)
     return None
 
