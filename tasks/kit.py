@@ -30,6 +30,7 @@ _FETCH_LIMIT_S = 1800.0
 _INSTALL_LIMIT_S = 1800.0
 _CURABLE = {"kit_unreachable", "kit_not_installed"}
 _TAIL = 10
+_SHOWN = 20
 
 # above every file of git's configuration, the checkout's own included
 _GIT_CONFIG = {
@@ -141,6 +142,12 @@ def _detail(provider: "ProviderManifest", kit: "Kit") -> str:
 
 def _checkout_problems(provider: "ProviderManifest", kit: "Kit") -> list[Problem]:
     place = kit.checkout
+    if shutil.which("git") is None:
+        text = (
+            f"{provider.slug}: no git on PATH found, one wanted for "
+            f"the kit {provider.kit_name}"
+        )
+        return [_problem(provider, "git_missing", text, place)]
     if not os.path.lexists(place):
         text = (
             f"{provider.slug}: {place}: nothing found, commit {kit.commit} of "
@@ -155,7 +162,9 @@ def _checkout_problems(provider: "ProviderManifest", kit: "Kit") -> list[Problem
     changed = _ask_git(place, "status", "--porcelain", "--untracked-files=all")
     if not changed:
         return []
-    shown = changed if isinstance(changed, str) else "; ".join(changed)
+    shown = changed if isinstance(changed, str) else "; ".join(changed[:_SHOWN])
+    if len(changed) > _SHOWN and not isinstance(changed, str):
+        shown += f" and {len(changed) - _SHOWN} more"
     text = f"{provider.slug}: {place}: {shown} found, a clean work tree wanted"
     return [_moved_away(provider, "kit_dirty", text, place)]
 

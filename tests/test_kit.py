@@ -1,11 +1,10 @@
 """The kit step: one checkout of exactly the pinned commit, installed from it."""
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -178,11 +177,26 @@ def test_a_directory_that_is_no_checkout_is_not_taken_for_one_above_it(
     tmp_path: Path, origin: Path, python: Path
 ) -> None:
     one = provider(tmp_path / "tree", origin, python)
-    small_kit.commit(places.cache_dir(), {"x": "x"})
     commit = small_kit.git(origin, "rev-parse", "HEAD")
-    (places.cache_dir() / "kits" / commit).mkdir(parents=True)
+    above = places.cache_dir()
+    small_kit.git(tmp_path, "clone", "-q", str(origin), str(above))
+    (above / ".git/info/exclude").write_text("kits\n")
+    (above / "kits" / commit).mkdir(parents=True)
 
     assert reasons(one) == ["kit_wrong_commit"]
+
+
+def test_without_a_git_nothing_is_said_of_the_checkout(
+    tmp_path: Path, origin: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = provider(tmp_path / "tree", origin, python)
+    drive(kit.make(one))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    (problem,) = kit.problems(one)
+
+    text = "m: no git on PATH found, one wanted for the kit tiny"
+    assert (problem.reason, problem.text) == ("git_missing", text)
 
 
 def test_a_commit_that_cannot_be_had_is_named_with_what_git_said(
@@ -255,31 +269,61 @@ def test_two_providers_of_one_commit_share_one_checkout_also_at_once(
     assert len([p for p in kit_places() if not p.name.startswith(".")]) == 1
 
 
+SETUP = """\
+import sys
+from pathlib import Path
+from remote_resident import manifest
+from tasks import kit
+for line in kit.make(manifest.load(Path(sys.argv[1]), Path(sys.argv[2]))):
+    print(line, flush=True)
+"""
+
+
 @pytest.mark.parametrize("lines", range(1, 4))
 def test_a_setup_killed_half_way_leaves_nothing_that_looks_done(
     tmp_path: Path, origin: Path, python: Path, lines: int
 ) -> None:
     one = provider(tmp_path / "tree", origin, python)
-    command = (
-        "import sys; from pathlib import Path; from remote_resident import manifest\n"
-        "from tasks import kit\n"
-        "one = manifest.load(Path(sys.argv[1]), Path(sys.argv[2]))\n"
-        "for line in kit.make(one): print(line, flush=True)\n"
-    )
-    root = Path(__file__).parents[1]
-    argv = [sys.executable, "-c", command, str(one.path), str(one.tree)]
-    setup = subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, text=True)
+    setup = started(one)
     assert setup.stdout is not None
     for _ in range(lines):
         setup.stdout.readline()
-    os.kill(setup.pid, signal.SIGKILL)
+    setup.kill()
     setup.communicate(timeout=60)
 
-    if one_is_there := [p for p in kit_places() if not p.name.startswith(".")]:
-        assert small_kit.git(one_is_there[0], "status", "--porcelain") == ""
+    whole_after_all(one)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tenths", range(20))
+def test_a_setup_killed_at_any_moment_leaves_nothing_that_looks_done(
+    tmp_path: Path, origin: Path, python: Path, tenths: int
+) -> None:
+    one = provider(tmp_path / "tree", origin, python)
+    setup = started(one)
+    with suppress(subprocess.TimeoutExpired):
+        setup.communicate(timeout=0.2 + tenths / 10)
+    setup.kill()
+    setup.communicate(timeout=60)
+
+    whole_after_all(one)
+
+
+def started(one: ProviderManifest) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", SETUP, str(one.path), str(one.tree)]
+    root = Path(__file__).parents[1]
+    return subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, text=True)
+
+
+def whole_after_all(one: ProviderManifest) -> None:
+    """Hold what a killed setup left, and that the same again ends well."""
+    there = places.cache_dir() / "kits"
+    for place in there.glob("[!.]*"):
+        assert small_kit.git(place, "status", "--porcelain") == ""
     _, result = drive(kit.make(one))
     assert result.verdict in ("done", "present"), result.lines
     assert kit.problems(one) == []
+    assert [p.name for p in there.glob(".*") if p.suffix != ".lock"] == []
 
 
 def test_a_build_that_fails_is_named_with_its_words(

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from remote_resident import exec_env, kit_launch
+from remote_resident import exec_env, kit_launch, machine
 from remote_resident.errors import KitUnavailable
 from remote_resident.kit_launch import KitAnswer
 from remote_resident.manifest import ProviderManifest
 from remote_resident.once import run_once
+from remote_resident.supervisor import ResidentWorker
 from tests import small_kit, small_provider
 
 MODES = """\
@@ -145,6 +146,20 @@ def test_a_kit_with_a_launcher_runs_the_worker_with_its_own_options(
     reply = answer(provider(tmp_path, python, "launch_opt"))
 
     assert reply["speed"] == "--route graph --attach a b"
+
+
+def test_a_worker_behind_a_launcher_is_held_and_ended_like_any_other(
+    tmp_path: Path, python: Path
+) -> None:
+    worker = ResidentWorker(provider(tmp_path, python, "launch_opt"), admit=None)
+    try:
+        started = worker.ensure_started()
+        assert worker.request({"x": 1})["speed"] == "--route graph --attach a b"
+        held = {holder.instance: holder for holder in machine.holdings()}
+        assert started.pid in held[started.instance].pids
+    finally:
+        worker.stop()
+    assert not _lives(Path("/proc", str(started.pid)))
 
 
 def test_a_lever_that_is_off_is_off_for_the_question_and_the_worker(
