@@ -114,6 +114,9 @@ def _hold(lock: int, kit: "Kit") -> Iterator[str]:
 
 
 def _made(provider: "ProviderManifest", kit: "Kit") -> Making:
+    for left in (_part(kit), _copy(kit)):
+        # of a setup that was cut off; nobody else has it while the lock is held
+        shutil.rmtree(left, ignore_errors=True)
     found = problems(provider)
     if not found:
         return StepResult(STEP, "present", detail=_detail(provider, kit))
@@ -216,9 +219,7 @@ def _fetch(
     provider: "ProviderManifest", kit: "Kit"
 ) -> Generator[str | Progress, None, StepResult | None]:
     """Bring the commit to its place: fetched beside it, renamed when it is whole."""
-    part = kit.checkout.parent / f".{kit.commit}.part"
-    # a cut-off fetch left it; nobody else has this name while the lock is held
-    shutil.rmtree(part, ignore_errors=True)
+    part = _part(kit)
     try:
         ended = yield from _checked_out(part, kit)
         if ended.returncode or ended.timed_out:
@@ -306,6 +307,10 @@ def _origins(site: Path) -> Iterator[str]:
             yield told["url"]
 
 
+def _part(kit: "Kit") -> Path:
+    return kit.checkout.parent / f".{kit.commit}.part"
+
+
 def _copy(kit: "Kit") -> Path:
     return kit.checkout.parent / f".{kit.commit}.build"
 
@@ -328,7 +333,6 @@ def _install(
         )
         return refused(STEP, [_problem(provider, "python_is_ours", text, python)])
     copy = _copy(kit)
-    shutil.rmtree(copy, ignore_errors=True)
     try:
         files = ["checkout-index", "--all", "--force", f"--prefix={copy}/"]
         ended = yield from _run(_git(kit.checkout, *files), _INSTALL_LIMIT_S)
