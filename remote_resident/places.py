@@ -15,10 +15,15 @@ from remote_resident.errors import ProviderError, UsageError
 _APP = "tu-remote"
 _PRIVATE = 0o700
 _OTHERS = 0o077
+_OTHERS_WRITE = 0o022
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Name the directory of what can be made again: memo, environments, checkouts."""
+    """Name the directory of what can be made again: memo, environments, checkouts.
+
+    Raises ProviderError (`socket_path`) where others own it or may write to it, as
+    `state_dir` does.
+    """
     return _base("cache", "XDG_CACHE_HOME", ".cache", environ)
 
 
@@ -130,16 +135,34 @@ def _base(
 ) -> Path:
     environ = os.environ if environ is None else environ
     if moved := environ.get("TU_REMOTE_HOME"):
-        return _absolute(moved) / below_home
+        return _trusted(_trusted(_absolute(moved)) / below_home)
     named = environ.get(variable, "")
     # the XDG rule: a relative value counts as none
     if named.startswith("/"):
-        return Path(named) / _APP
+        return _trusted(Path(named) / _APP)
     home = user_home(environ)
     if home is None:
         # a shared directory: only as good as its owner and mode
         return runtime_dir(environ) / below_home
-    return home / default / _APP
+    return _trusted(home / default / _APP)
+
+
+def _trusted(path: Path) -> Path:
+    """Refuse a directory that others may write: what lies in it is run and believed."""
+    try:
+        found = path.stat()
+    except OSError:
+        return path
+    me = os.geteuid()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid == me and not mode & _OTHERS_WRITE:
+        return path
+    raise ProviderError(
+        f"{path}: uid {found.st_uid} with mode {mode:04o} found, "
+        f"uid {me} and nobody else who may write wanted",
+        reason="socket_path",
+        next=_cure(path, found, me),
+    )
 
 
 def user_home(environ: Mapping[str, str]) -> Path | None:
@@ -157,7 +180,7 @@ def user_home(environ: Mapping[str, str]) -> Path | None:
 
 def _runtime_path(environ: Mapping[str, str]) -> Path:
     if moved := environ.get("TU_REMOTE_HOME"):
-        return _absolute(moved) / "run"
+        return _trusted(_absolute(moved)) / "run"
     named = environ.get("XDG_RUNTIME_DIR", "")
     if named.startswith("/"):
         return Path(named) / _APP

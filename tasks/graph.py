@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from remote_resident import places
 from remote_resident.cli import signals
+from remote_resident.cli.answer import open_streams
 from remote_resident.errors import USAGE, ManifestError, UsageError
 from remote_resident.manifest import slugs as manifest_slugs
 from tasks import commands
@@ -437,6 +438,7 @@ def for_doit(
     created, and signals end the run with their codes. Raises SystemExit with 3 for
     wrong usage.
     """
+    open_streams()
     tree = Path(dodo).resolve().parent
     argv = sys.argv if argv is None else argv
     developer = _developer(tree)
@@ -455,7 +457,8 @@ def for_doit(
         """The reporter as doit makes it, with the stream that `-o` names."""
 
         def __init__(self, outstream: Any, options: object) -> None:
-            if outstream is not sys.stdout:
+            # None: doit took the stream before we opened one in place of a closed one
+            if outstream is not None and outstream is not sys.stdout:
                 screen.results = outstream
             super().__init__(screen, rows, exits=True)
             this.reporter = self

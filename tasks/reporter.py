@@ -88,7 +88,8 @@ class Reporter:
     """What doit calls while it runs; it may call from several threads.
 
     `end_children` ends what the steps started. Where `facts` is set a table of verdicts
-    is shown at the end; it gives the lines below it for a slug. With `exits` the run ends by SystemExit with the code of its rows:
+    is shown at the end; it gives the lines below it for a slug. `typed` has by slug the
+    paths that providers were named by. With `exits` the run ends by SystemExit with the code of its rows:
     the only way to give plain `doit` an exit code of ours; without, it is `tu` that runs,
     and the commands to type next are `tu`'s, which work from any directory.
     """
@@ -107,6 +108,7 @@ class Reporter:
         self.results = Results()
         self._rows = rows or Rows(None)
         self.facts: Callable[[str], Facts] | None = None
+        self.typed: dict[str, str] = {}
         self._end_children = end_children or _end_children
         self._exits = exits
         self._lock = threading.Lock()
@@ -187,7 +189,7 @@ class Reporter:
     def record(self, slug: str, result: StepResult, *, shown: bool = True) -> None:
         """Take a result in, show it, and write its row."""
         if not self._exits:
-            result = as_tu(result)
+            result = as_tu(result, self.typed)
         with self._lock:
             self.results.add(slug, result)
             if shown:

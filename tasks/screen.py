@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from remote_resident.cli.answer import silence
+from remote_resident.cli.answer import silence, unwritable
 from tasks.step import GOOD, STEPS, Progress, StepResult
 
 if TYPE_CHECKING:
@@ -216,6 +216,8 @@ class Screen:
             except BrokenPipeError:
                 # the reader has seen enough (a pipe to head); the work goes on
                 silence(stream)
+            except OSError as exc:
+                unwritable(stream, exc)
 
     def _put(self, stream: TextIO, text: str) -> None:
         live = self._live

@@ -555,3 +555,31 @@ def test_a_log_is_followed_until_a_signal(tree: Path) -> None:
 
     assert (first, second) == ("two\n", "three\n")
     assert (process.returncode, err) == (130, "tu: cut by SIGINT\n")
+
+
+@pytest.mark.parametrize("words", ["doit setup:alpha", "remote_resident remote list"])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&-"])
+def test_a_closed_stream_is_nobody_listening(
+    tree: Path, words: str, closed: str
+) -> None:
+    command = f"{shlex.quote(sys.executable)} -m {words} {closed}"
+
+    ran = subprocess.run(["bash", "-c", command], cwd=tree, capture_output=True)
+
+    assert (ran.returncode, b"Traceback" in ran.stderr) == (0, False)
+
+
+def test_a_full_disk_under_the_output_is_said_and_no_success(tree: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "remote_resident", "remote", "list", "--json"],
+            cwd=tree,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        "standard output: No space left on device: what follows is lost\n",
+    )

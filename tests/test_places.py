@@ -238,3 +238,37 @@ def test_standing_in_a_deleted_directory_is_no_crash(tmp_path: Path) -> None:
     )
 
     assert ran.stdout.strip() == str(places.packaged_tree()), ran.stderr
+
+
+@pytest.mark.parametrize("below", ["", "cache", "state"])
+def test_a_home_that_others_may_write_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    home = tmp_path / "home"
+    (home / below).mkdir(mode=0o700, parents=True)
+    monkeypatch.setenv("TU_REMOTE_HOME", str(home))
+    (home / below).chmod(0o777)
+
+    with pytest.raises(ProviderError) as caught:
+        (places.cache_dir if below != "state" else places.state_dir)()
+
+    me = os.geteuid()
+    assert str(caught.value) == (
+        f"{home / below}: uid {me} with mode 0777 found, "
+        f"uid {me} and nobody else who may write wanted"
+    )
+    assert caught.value.reason == "socket_path"
+    assert caught.value.next == f"chmod 700 {home / below}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another's directory")
+def test_a_home_of_another_user_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    os.chown(home, 65534, 65534)
+    monkeypatch.setenv("TU_REMOTE_HOME", str(home))
+
+    with pytest.raises(ProviderError, match="uid 65534 with mode 0755 found"):
+        places.cache_dir()

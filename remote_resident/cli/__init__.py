@@ -8,7 +8,14 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from remote_resident.cli import signals
-from remote_resident.cli.answer import Answer, Asked, emit, failure, our_error
+from remote_resident.cli.answer import (
+    Answer,
+    Asked,
+    emit,
+    failure,
+    open_streams,
+    our_error,
+)
 from remote_resident.errors import OK, USAGE, ProviderError, UsageError
 
 COMMANDS = {
@@ -55,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
+    open_streams()
     stdout = sys.stdout
     with signals.caught():
         try:

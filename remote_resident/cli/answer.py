@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
-from remote_resident.errors import OK, OUR_ERROR, ProviderError
+from remote_resident.errors import OK, OUR_ERROR, REFUSED, ProviderError
 
 
 class Asked(argparse.Namespace):
@@ -78,22 +78,42 @@ def emit(answer: Answer, *, as_json: bool, stdout: TextIO) -> int:
     """
     if answer.notes:
         _write(sys.stderr, answer.notes)
+    text = answer.text
     if as_json:
         import json
 
-        _write(stdout, json.dumps(answer.document, default=str))
-    elif answer.text:
-        _write(stdout, answer.text)
-    return answer.code
+        text = json.dumps(answer.document, default=str)
+    written = not text or _write(stdout, text)
+    return answer.code if written else answer.code or REFUSED
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO, text: str) -> bool:
+    """Write a line; False: it could not be written, which was then said."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         stream.flush()
     except BrokenPipeError:
         silence(stream)
+    except OSError as exc:
+        unwritable(stream, exc)
+        return False
+    return True
+
+
+def open_streams() -> None:
+    """Give the standard streams that the caller has closed somewhere to go."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+            setattr(sys, name, nowhere)
+
+
+def unwritable(stream: TextIO, exc: OSError) -> None:
+    """Say once that a stream takes no more (a full disk), and write to it no more."""
+    silence(stream)
+    if stream is not sys.stderr:
+        _write(sys.stderr, f"standard output: {exc.strerror}: what follows is lost")
 
 
 def silence(stream: TextIO) -> None:
