@@ -267,19 +267,29 @@ def child_env(
     What is declared is never overridden by the caller's; `extra` comes last, and None in
     it removes a name, whatever listed it.
     """
-    allowed = {
+    inherited = {
         name: value
         for name, value in environ.items()
-        if _allowed(name) or name in manifest.env_pass_env
+        if allowed(name) or name in manifest.env_pass_env
     }
     env: dict[str, str | None] = {
-        **allowed,
+        **inherited,
         **_cache_env(_cache_dir(manifest), contained=manifest.env_kind != "venv"),
         **dict(manifest.env_vars),
         **dict(manifest.kit_env),
         **(extra or {}),
     }
     return {name: value for name, value in env.items() if value is not None}
+
+
+def allowed(name: str) -> bool:
+    """Say whether every program that is started for a provider gets this variable."""
+    return (
+        name in _HOST_NAMES
+        or name in _DEVICE_NAMES
+        or name == CUBLAS_SWITCH
+        or name.startswith(_HOST_PREFIXES)
+    )
 
 
 def container_program(environ: Mapping[str, str], slug: str) -> str:
@@ -395,15 +405,6 @@ def _cache_env(directory: Path, *, contained: bool) -> dict[str, str]:
     env = {name: str(directory / folder) for name, folder in below.items()}
     # a container runs as a uid that its image does not know: it has no home otherwise
     return {**env, "HOME": str(directory)} if contained else env
-
-
-def _allowed(name: str) -> bool:
-    return (
-        name in _HOST_NAMES
-        or name in _DEVICE_NAMES
-        or name == CUBLAS_SWITCH
-        or name.startswith(_HOST_PREFIXES)
-    )
 
 
 def _client(environ: Mapping[str, str], passed: Mapping[str, str]) -> dict[str, str]:

@@ -172,7 +172,7 @@ class ProviderManifest:
             return self.resolve(declared)
         made = self.made_environment()
         python = made / "bin" / "python" if made else None
-        return python if python is not None and python.exists() else None
+        return python if python is not None and os.access(python, os.F_OK) else None
 
     def made_environment(self) -> Path | None:
         """Give the directory that `doit env:` uses; None: no lock, or it is not there."""

@@ -265,6 +265,35 @@ def _not_made(path: Path, exc: OSError, *, below_runtime: bool) -> ProviderError
     )
 
 
+def unusable_lock(path: Path, exc: OSError) -> ProviderError:
+    """Give the error for a lock file that cannot be opened, locked or written.
+
+    `disk_full` where there is no space for it, `locked` otherwise.
+    """
+    import errno
+    from shlex import quote
+
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ProviderError(
+            f"{path}: {exc.strerror}, space for a lock file wanted",
+            reason="disk_full",
+            next=f"df -h {quote(str(path.parent))}",
+        )
+    return ProviderError(
+        f"{path}: {exc.strerror}, a lock file that uid {os.geteuid()} can write wanted",
+        reason="locked",
+        next=f"ls -ld {quote(str(path))}",
+    )
+
+
+def has_report(slug: str, tree: Path) -> bool:
+    """Say whether a provider has a report here; a path that cannot be one has none."""
+    try:
+        return measured_path(slug, tree).is_file()
+    except OSError:
+        return False
+
+
 def _named_tree(origin: str, path: Path) -> Path:
     if not _is_dir(path):
         raise UsageError(f"{origin} {path}: no such directory, a tree wanted")

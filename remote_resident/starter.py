@@ -310,11 +310,25 @@ class _Failed(WorkerStartError):
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with its holder, in a fork and in what is executed too."""
+    """Hold a lock that ends with its holder, in a fork and in what is executed too.
+
+    Raises WorkerStartError (`disk_full`, `locked`) where the file cannot be used.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = spawn.keep_private(os.open(path, flags, 0o600))
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        fd = spawn.keep_private(os.open(path, flags, 0o600))
+    except OSError as exc:
+        raise _unusable(path, exc) from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as exc:
+            raise _unusable(path, exc) from None
         yield
     finally:
         spawn.close_private(fd)
+
+
+def _unusable(path: Path, exc: OSError) -> WorkerStartError:
+    error = places.unusable_lock(path, exc)
+    return WorkerStartError(str(error), reason=error.reason, next=error.next)

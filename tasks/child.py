@@ -29,6 +29,10 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit statuses of what could not be started, as shells give them."""
 TAIL_LINES = 40
 
+_HOST_FILES = frozenset(
+    "SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NETRC".split()
+)
+
 _INTERRUPT_GRACE_S = 2.0
 _LATE_GRACE_S = 0.4
 _DRAIN_S = 0.2
@@ -46,6 +50,18 @@ class Passing(str):
     """A line that its program overwrote with the next: progress, not a message."""
 
     __slots__ = ()
+
+
+def way_out(environ: Mapping[str, str], *, contained: bool = False) -> dict[str, str]:
+    """Give those of the caller's variables that lead a program to the network.
+
+    Proxies; and where it sees the host's files (not `contained`) certificates and netrc.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.lower().endswith("_proxy") or (name in _HOST_FILES and not contained)
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,12 @@ _MISMATCH = re.compile(
     r"^ +(?P<named>\S+).*\n(?: +Expected .*\n)+ +Got +(?P<got>[0-9a-f]{64})", re.M
 )
 
+_FULL_BYTES = 16 * 2**20
+"""Less than pip alone takes: what failed with no more than this failed for it."""
+_BUILD_NAMES = frozenset(
+    "CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS SOURCE_DATE_EPOCH".split()
+)
+
 _BACKENDS = frozenset(
     "flit-core hatchling maturin meson-python pdm-backend poetry-core "
     "scikit-build-core setuptools".split()
@@ -48,12 +54,19 @@ def python_path(pins: "Lock") -> Path:
     return places.env_dir(pins.name, pins.digest) / "bin" / "python"
 
 
-def make(provider: "ProviderManifest") -> Making:
+def _free(place: Path) -> int:
+    return shutil.disk_usage(place).free
+
+
+def make(
+    provider: "ProviderManifest", free_bytes: Callable[[Path], int] = _free
+) -> Making:
     """Create the environment of a provider's lock and fill it.
 
     It is at its final place from the start, for a venv cannot be moved; it counts as
     done when everything is installed, and one that was cut off is gone on with. Two at
-    once: the second waits, and finds it present.
+    once: the second waits, and finds it present. Refused (`disk_full`) where less is
+    free than the lock's installed bytes.
     """
     if provider.env_kind != "venv":
         detail = (
@@ -71,19 +84,29 @@ def make(provider: "ProviderManifest") -> Making:
         places.ensure(directory.parent)
     except ProviderError as exc:
         return refused(STEP, [_problem(exc.reason, str(exc), exc.next)])
+    guard = directory.parent / f".{directory.name}.lock"
+    try:
+        file = guard.open("a+")
+    except OSError as exc:
+        return _unusable(guard, exc)
     # inherited: pip goes on when this process is killed, and is then waited for
-    with (
-        (directory.parent / f".{directory.name}.lock").open("a+") as file,
-        child.inheriting(file.fileno()),
-    ):
-        yield from _hold(file)
+    with file, child.inheriting(file.fileno()):
+        try:
+            yield from _hold(file)
+        except OSError as exc:
+            return _unusable(guard, exc)
         if _complete(pins, python, provider.slug):
             return StepResult(STEP, "present", detail=str(python))
-        return (yield from _made(provider, pins, python))
+        if short := _no_room(provider.slug, pins, directory.parent, free_bytes):
+            return refused(STEP, [short])
+        return (yield from _made(provider, pins, python, free_bytes))
 
 
 def install(
-    provider: "ProviderManifest", python: Path, pins: "Lock"
+    provider: "ProviderManifest",
+    python: Path,
+    pins: "Lock",
+    free_bytes: Callable[[Path], int] = _free,
 ) -> Generator[str, None, StepResult | None]:
     """Install a lock into an interpreter and run `[env] verify`; None: all went well.
 
@@ -95,7 +118,7 @@ def install(
     """
     with TemporaryDirectory(prefix="tu-install-") as work:
         for options in _pip_runs(python, pins, Path(work)):
-            fault = yield from _pip(provider, python, pins, options)
+            fault = yield from _pip(provider, python, pins, options, free_bytes)
             if fault is not None:
                 return fault
     return (yield from _verify(provider, python))
@@ -125,7 +148,41 @@ def _hold(file: TextIO) -> Iterator[str]:
     file.flush()
 
 
-def _made(provider: "ProviderManifest", pins: "Lock", python: Path) -> Making:
+def _unusable(guard: Path, exc: OSError) -> StepResult:
+    error = places.unusable_lock(guard, exc)
+    return refused(STEP, [_problem(error.reason, str(error), error.next)])
+
+
+def _no_room(
+    slug: str, pins: "Lock", place: Path, free_bytes: Callable[[Path], int]
+) -> Problem | None:
+    wanted, free = pins.installed_bytes, free_bytes(place)
+    if wanted is None or wanted <= free:
+        return None
+    text = (
+        f"{slug}: {place}: {free} bytes free found, {wanted} wanted for the environment"
+    )
+    problem = _problem("disk_full", text)
+    return replace(problem, path=str(place), found=free, wanted=wanted)
+
+
+def _if_full(
+    problem: Problem, place: Path, free_bytes: Callable[[Path], int]
+) -> Problem:
+    """Put a failure down to the disk where next to nothing is free after it."""
+    free = free_bytes(place)
+    if free >= _FULL_BYTES:
+        return problem
+    text = f"{problem.text}; {place}: {free} bytes free found, more wanted"
+    return replace(problem, reason="disk_full", text=text, path=str(place), found=free)
+
+
+def _made(
+    provider: "ProviderManifest",
+    pins: "Lock",
+    python: Path,
+    free_bytes: Callable[[Path], int],
+) -> Making:
     requires = str(pins.requires_python)
     base = find_python(requires)
     if base is None:
@@ -140,8 +197,10 @@ def _made(provider: "ProviderManifest", pins: "Lock", python: Path) -> Making:
     lines, ended = yield from _run(argv, pip_environment(os.environ), _VENV_LIMIT_S)
     if ended.returncode != 0:
         text = f"{base} -m venv: {_how(ended)} found, exit 0 wanted"
-        return failed(STEP, [_problem("install_failed", text)], lines=lines)
-    fault = yield from install(provider, python, pins)
+        problem = _problem("install_failed", text)
+        problem = _if_full(problem, python.parent.parent.parent, free_bytes)
+        return failed(STEP, [problem], lines=lines)
+    fault = yield from install(provider, python, pins, free_bytes)
     if fault is not None:
         return replace(fault, step=STEP)
     found = environment.compare(pins, python, provider.slug)
@@ -185,21 +244,26 @@ def _asked_version(python: str) -> str | None:
 
 
 def pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the caller's environment without what would lead pip elsewhere.
+    """Choose from the caller's environment what pip is to see, by allow-list.
 
-    Where pip finds its files (indexes, proxies, certificates) stays the caller's.
+    Where pip finds its files (indexes, proxies, certificates) and how a compiler is
+    called stay the caller's; what would lead pip elsewhere is left out.
     """
+    from remote_resident import exec_env
+
     elsewhere = {
         *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_DRY_RUN"),
         *("PIP_REQUIREMENT", "PIP_UPGRADE", "PIP_REQUIRE_VIRTUALENV", "PIP_NO_BINARY"),
-        *("PIP_ONLY_BINARY", "PIP_EDITABLE", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"),
+        *("PIP_ONLY_BINARY", "PIP_EDITABLE"),
     }
     kept = {
         name: value
         for name, value in environ.items()
-        if name not in elsewhere and not name.startswith("PYTHON")
+        if exec_env.allowed(name)
+        or name in _BUILD_NAMES
+        or (name.startswith("PIP_") and name not in elsewhere)
     }
-    return {**kept, "PIP_USER": "0"}
+    return {**kept, **child.way_out(environ), "PIP_USER": "0"}
 
 
 def _pip_runs(python: Path, pins: "Lock", work: Path) -> list[list[str]]:
@@ -224,7 +288,11 @@ def _pip_runs(python: Path, pins: "Lock", work: Path) -> list[list[str]]:
 
 
 def _pip(
-    provider: "ProviderManifest", python: Path, pins: "Lock", options: list[str]
+    provider: "ProviderManifest",
+    python: Path,
+    pins: "Lock",
+    options: list[str],
+    free_bytes: Callable[[Path], int],
 ) -> Generator[str, None, StepResult | None]:
     argv = [
         *(str(python), "-I", "-m", "pip", "install", "--no-deps", "--require-hashes"),
@@ -235,6 +303,8 @@ def _pip(
     if ended.returncode == 0:
         return None
     problem = _pip_problem(provider.slug, python, pins, lines, _how(ended))
+    if not _MISMATCH.search("\n".join(lines)):
+        problem = _if_full(problem, python.parent, free_bytes)
     return failed(environment.STEP, [problem], lines=lines)
 
 

@@ -191,7 +191,7 @@ def _shared_operations(
 def _machine(provider: "ProviderManifest", *, deep: bool) -> ProviderCheck:
     """Hold what was set up here against what is declared now."""
     path = measured.report_path(provider)
-    if not path.exists():
+    if not measured.there(path):
         return ProviderCheck(slug=provider.slug)
     weights = provider.check_weights(deep=deep)
     problems = [
@@ -242,6 +242,6 @@ def weights(
     return ProviderCheck(
         slug=provider.slug,
         problems=found.problems,
-        set_up=measured.report_path(provider).exists(),
+        set_up=measured.there(measured.report_path(provider)),
         from_memo=found.from_memo,
     )

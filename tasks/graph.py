@@ -402,8 +402,8 @@ def run(
         # doit's word for what broke outside every task; it has said what
         reporter.results.broken = True
     for slug, provider in this.providers.items():
-        report = places.measured_path(slug, provider.tree)
-        if report.is_file():
+        if places.has_report(slug, provider.tree):
+            report = places.measured_path(slug, provider.tree)
             reporter.results.measured[slug] = str(report)
     return reporter.results
 

@@ -71,6 +71,21 @@ def report_path(provider: "ProviderManifest") -> Path:
     return places.measured_path(provider.slug, provider.tree)
 
 
+def there(path: Path) -> bool:
+    """Say whether there is a report.
+
+    Raises ProviderError (`unreadable`) where the path cannot be looked at.
+    """
+    try:
+        return path.exists()
+    except OSError as exc:
+        raise ProviderError(
+            f"{path}: {exc.strerror}, a path that can be looked at wanted",
+            reason="unreadable",
+            next='export TU_REMOTE_HOME="$HOME/.tu-remote"',
+        ) from None
+
+
 def read(path: Path) -> Report | None:
     """Read a report; None where there is none.
 

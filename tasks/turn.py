@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from remote_resident import places
-from remote_resident.errors import ProviderError
 
 
 @contextmanager
@@ -17,15 +16,18 @@ def turn(path: Path, slug: str, say: Callable[[str], None]) -> Iterator[int]:
     Gives the descriptor: whoever inherits it holds the lock until it ends.
     The wait ends by a signal like any other call. The file stays: what is locked is
     the file, and a new one under the same name would be another lock. Raises
-    ProviderError (`locked`) where the file cannot be opened.
+    ProviderError where the file cannot be used: `disk_full` or `locked`.
     """
     fd = _open(path)
     try:
-        if not _free(fd):
-            say(f"{slug}: waiting for {_holder(fd)} ({path})")
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        try:
+            if not _free(fd):
+                say(f"{slug}: waiting for {_holder(fd)} ({path})")
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        except OSError as exc:
+            raise places.unusable_lock(path, exc) from None
         yield fd
     finally:
         # closed, not unlocked: a child that outlives this process still holds it
@@ -37,12 +39,7 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as exc:
-        raise ProviderError(
-            f"{path}: {exc.strerror}, a lock file that uid {os.geteuid()} can write "
-            "wanted",
-            reason="locked",
-            next=f"ls -ld {path}",
-        ) from None
+        raise places.unusable_lock(path, exc) from None
 
 
 def _free(fd: int) -> bool:

@@ -18,21 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from remote_resident.manifest import ProviderManifest
-
     from tasks.child import Ended
 
 STEP = "weights"
 
 _SHOWN = 20
 _LOOKED_AT = 10_000
-_PROXIES = tuple(
-    name
-    for proxy in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-    for name in (proxy, proxy.upper())
-)
-_CERTIFICATES = tuple(
-    "SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE".split()
-)
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 _USER_IN_ADDRESS = re.compile(r"//([^/@\s]+)@")
 
@@ -264,9 +255,9 @@ def _fetch_variables(
     *,
     contained: bool,
 ) -> dict[str, str | None]:
-    # the host's certificates are at no such path inside a container
-    names = _PROXIES if contained else _PROXIES + _CERTIFICATES
-    extra: dict[str, str | None] = {n: environ[n] for n in names if n in environ}
+    from tasks import child
+
+    extra: dict[str, str | None] = {**child.way_out(environ, contained=contained)}
     extra |= {n: None for n in dict(provider.env_vars) if "OFFLINE" in n.upper()}
     if provider.weights_root_env and root is not None:
         extra[provider.weights_root_env] = str(root)
@@ -287,11 +278,15 @@ def _own_caches(
 
 def _secrets(provider: "ProviderManifest", environ: Mapping[str, str]) -> list[str]:
     """List what must not be shown of what the fetch was given."""
+    from tasks import child
+
     passed = [
         environ.get(n, "") for n in provider.env_pass_env if _SECRET_NAME.search(n)
     ]
     users = [
-        user for n in _PROXIES for user in _USER_IN_ADDRESS.findall(environ.get(n, ""))
+        user
+        for value in child.way_out(environ).values()
+        for user in _USER_IN_ADDRESS.findall(value)
     ]
     # one or two letters would hide half of every line
     return [value for value in passed + users if len(value) > 3]

@@ -392,3 +392,25 @@ def test_nothing_heavy_is_imported_by_a_check(set_up: Path) -> None:
     ran = subprocess.run(argv, capture_output=True, text=True, check=True)
 
     assert not HEAVY & set(ran.stdout.split())
+
+
+def test_a_home_that_cannot_be_looked_at_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path / "tree")
+    monkeypatch.setenv("TU_REMOTE_HOME", str(tmp_path / ("a" * 300)))
+    path = measured.report_path(provider(root))
+
+    text = f"m: {path}: File name too long, a path that can be looked at wanted"
+    assert found(root) == [("unreadable", None, text)]
+
+    env = {**os.environ, "COLUMNS": "200"}
+    for words in (["setup", "m"], ["list"]):
+        argv = [sys.executable, "-m", "remote_resident", "remote", *words]
+        ran = subprocess.run(
+            argv, cwd=root, env=env, capture_output=True, text=True, timeout=60
+        )
+        said = ran.stdout + ran.stderr
+        assert ran.returncode == (1 if words[0] == "setup" else 0), said
+        assert "Traceback" not in said
+        assert "internal" not in said

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from small_tree import HEADER, MANIFEST, drive, lock_text, pin, provider, tree, wheel
 
-from tasks import env, environment
+from tasks import env, environment, lock
 
 DRIVER = """\
 import sys
@@ -42,6 +42,12 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TU_REMOTE_HOME", str(place))
     monkeypatch.delenv("M_PYTHON", raising=False)
     return folder
+
+
+@pytest.fixture
+def blank_home(tmp_path: Path, wheels: Path) -> Path:
+    """Give the directory of the host's places."""
+    return tmp_path / "home dir"
 
 
 @pytest.fixture
@@ -198,6 +204,9 @@ def test_the_callers_pip_settings_say_where_from_and_never_where_to() -> None:
         "HTTPS_PROXY": "p",
         "PIP_TARGET": "/elsewhere",
         "PIP_USER": "1",
+        "CFLAGS": "-O2",
+        "NETRC": "/mine",
+        "CANARY_TOKEN": "secret",
         "PYTHONPATH": "/elsewhere",
         "VIRTUAL_ENV": "/elsewhere",
     }
@@ -206,8 +215,84 @@ def test_the_callers_pip_settings_say_where_from_and_never_where_to() -> None:
         "PATH": "/bin",
         "PIP_INDEX_URL": "file:///here",
         "HTTPS_PROXY": "p",
+        "CFLAGS": "-O2",
+        "NETRC": "/mine",
         "PIP_USER": "0",
     }
+
+
+def test_pip_sees_nothing_of_the_caller_that_is_not_listed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, seen = tmp_path / "python", tmp_path / "seen"
+    fake.write_text(f'#!/bin/sh\nenv > "{seen}"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CANARY_TOKEN", "secret")
+    monkeypatch.setenv("https_proxy", "http://proxy")
+    pins = lock.parse(root / "locks/m.lock")
+
+    list(env.install(provider(root), fake, pins))
+
+    names = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+    assert "CANARY_TOKEN" not in names
+    assert {"PATH", "PIP_NO_INDEX", "https_proxy"} <= names
+
+
+def test_no_environment_is_begun_where_it_has_no_room(
+    root: Path, blank_home: Path
+) -> None:
+    header = HEADER.replace("# recipe", "# installed-bytes: 5000\n# recipe")
+    (root / "locks/m.lock").write_text(lock_text(pin("a", "1"), header=header))
+
+    _, result = drive(env.make(provider(root), free_bytes=lambda _: 4999))
+
+    assert (result.verdict, result.reason, result.detail) == (
+        "refused",
+        "disk_full",
+        f"m: {blank_home}/cache/envs: 4999 bytes free found, 5000 wanted for the "
+        "environment",
+    )
+    assert not list(blank_home.rglob("pyvenv.cfg"))
+
+
+def test_what_fails_on_a_full_disk_is_put_down_to_it(
+    root: Path, blank_home: Path
+) -> None:
+    pins = lock.parse(root / "locks/m.lock")
+    place = env.python_path(pins).parent.parent
+    place.parent.mkdir(parents=True, mode=0o700)
+    place.touch()  # no venv can be made there
+
+    for free, reason in ((0, "disk_full"), (10**12, "install_failed")):
+        _, result = drive(env.make(provider(root), free_bytes=lambda _, n=free: n))
+        assert (result.verdict, result.reason) == ("failed", reason)
+        says = f"; {place.parent}: 0 bytes free found, more wanted"
+        assert result.detail.endswith(says) == (free == 0)
+
+    broken = root / "python"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    _, result = drive(env.install(provider(root), broken, pins, lambda _: 7))
+    assert (result.reason, result.detail) == (
+        "disk_full",
+        f"m: pip install -r locks/m.lock: exit 3 found, exit 0 wanted; {root}: 7 bytes "
+        "free found, more wanted",
+    )
+
+
+def test_a_guard_that_cannot_be_opened_is_refused(root: Path) -> None:
+    python = env.python_path(lock.parse(root / "locks/m.lock"))
+    place = python.parent.parent
+    guard = place.parent / f".{place.name}.lock"
+    guard.mkdir(parents=True, mode=0o700)
+
+    _, result = drive(env.make(provider(root)))
+
+    assert (result.verdict, result.reason, result.detail) == (
+        "refused",
+        "locked",
+        f"{guard}: Is a directory, a lock file that uid {os.geteuid()} can write wanted",
+    )
 
 
 BACKEND = """\

@@ -30,14 +30,14 @@ def _row(root: Path, name: str) -> dict[str, object]:
     except manifest.ManifestError:
         unknown = dict.fromkeys(("description", "mode", "status", "gpu_policy"))
         slug = Path(name).resolve().name if "/" in name else name
-        measured = places.measured_path(slug, root).is_file()
+        measured = places.has_report(slug, root)
         return {"slug": slug, **unknown, "set_up": measured, "ok": False}
     return {
         "slug": provider.slug,
         "description": provider.description,
         "mode": provider.runtime_mode,
         "status": provider.status,
-        "set_up": places.measured_path(provider.slug, provider.tree).is_file(),
+        "set_up": places.has_report(provider.slug, provider.tree),
         "gpu_policy": provider.gpu_policy,
         "ok": True,
     }
