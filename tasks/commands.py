@@ -3,9 +3,11 @@
 Each gives what it came to by slug, and leaves showing it to the reporter.
 """
 
+import os
 import re
+import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 Came = list[tuple[str, StepResult]]
 """What something came to, by slug."""
 
-_NEXT = re.compile(r"^next: doit (setup|check|report|room|env|verify|lock):(\S+)$")
+_NEXT = re.compile(
+    r"^(next: (?:.* && )?)doit (setup|check|report|room|env|verify|lock):(\S+)$"
+)
 
 
 def check(run: "Run", names: Sequence[str] | None) -> Came:
@@ -55,13 +59,31 @@ def _judged(step: str, found: "ProviderCheck") -> StepResult:
     return StepResult(step, "present", detail if step == "check" else "at its pins")
 
 
-def as_tu(result: StepResult) -> StepResult:
+def as_tu(result: StepResult, typed: Mapping[str, str] | None = None) -> StepResult:
     """Give the same with the commands to type next as `tu` has them.
 
-    Those of doit work in a checkout, those of `tu` in any directory.
+    Those of doit work in a checkout, those of `tu` in any directory. `typed` has the
+    names that stand for slugs: a provider outside the tree has its path alone.
     """
-    lines = [_NEXT.sub(r"next: tu remote \1 \2", line) for line in result.lines]
-    return replace(result, lines=lines)
+
+    def told(found: re.Match[str]) -> str:
+        before, verb, name = found.groups()
+        if verb != "lock":
+            name = shlex.quote((typed or {}).get(name, name))
+        return f"{before}tu remote {verb} {name}"
+
+    return replace(result, lines=[_NEXT.sub(told, line) for line in result.lines])
+
+
+def typed_paths(names: Iterable[str]) -> dict[str, str]:
+    """Give by slug the names that were typed: slugs, directories, or manifests."""
+    return {_slug(name): name for name in names if name}
+
+
+def _slug(name: str) -> str:
+    # a link is not followed, as where the manifest is found
+    path = Path(os.path.abspath(name))  # noqa: PTH100
+    return path.parent.name if path.name == "provider.toml" else path.name
 
 
 def report(run: "Run", names: Sequence[str] | None) -> Came:

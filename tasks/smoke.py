@@ -62,6 +62,7 @@ def make(
 
     if provider.runtime_mode == "jobs":
         return refused(STEP, [_no_jobs(provider)])
+    yield from _end_left(provider)
     weights = yield from _read_weights(provider)
     if weights.problems:
         return refused(STEP, weights.problems, lines=["nothing was started"])
@@ -96,7 +97,7 @@ def _tried(
     provider: "ProviderManifest", admit: "Admit | None"
 ) -> Generator[str | Progress, None, StepResult | Ran]:
     """Run a trial in its corner; the corner is kept unless all was well."""
-    from tasks.trial import Trial, clear_corner, make_corner
+    from tasks.trial import CUTS, Trial, clear_corner, make_corner
 
     corner = make_corner(provider)
     keep = True
@@ -111,6 +112,9 @@ def _tried(
             keep = False
             return _detail(trial), tables(trial)
         return _with_evidence(result, trial, kept=keep)
+    except CUTS:
+        keep = False
+        raise
     finally:
         clear_corner(corner, keep=keep)
 
@@ -185,6 +189,16 @@ def answered(provider: "ProviderManifest", given: answer.Answer) -> dict[str, ob
 
 
 # -- before ---------------------------------------------------------------------------
+
+
+def _end_left(provider: "ProviderManifest") -> Iterator[str]:
+    """End what a smoke that was killed left behind, and say so."""
+    from tasks import trial
+
+    # the caller holds this provider's turn: no smoke of it can still be somebody's
+    for pids in trial.end_left(provider):
+        told = ", ".join(map(str, pids))
+        yield f"ended what an earlier smoke left: process {told}"
 
 
 def _read_weights(
@@ -317,7 +331,7 @@ def _late(provider: "ProviderManifest", trial: "Trial") -> Problem:
         "within that wanted (smoke.timeout_s); all of it was ended",
         name="smoke.timeout_s",
         wanted=limit,
-        next=f"doit {STEP}:{provider.slug}",
+        next=f"doit setup:{provider.slug}",
     )
 
 

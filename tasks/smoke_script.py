@@ -25,7 +25,7 @@ def run(provider: "ProviderManifest") -> Generator[str, None, StepResult | Ran]:
     It stands in that directory, ends with 0 when all is well, and may print its answer
     as a JSON object on its last line. Its memory is not known.
     """
-    from tasks.trial import clear_corner, make_corner
+    from tasks.trial import CUTS, clear_corner, make_corner
 
     corner = make_corner(provider)
     keep = True
@@ -53,6 +53,9 @@ def run(provider: "ProviderManifest") -> Generator[str, None, StepResult | Ran]:
             return failed(STEP, found, lines=[*lines, kept])
         keep = False
         return f"script {ended.seconds:.3f} s", _tables(provider, given)
+    except CUTS:
+        keep = False
+        raise
     finally:
         clear_corner(corner, keep=keep)
 
@@ -115,7 +118,7 @@ def _problem(
         text=text,
         name="smoke.script",
         wanted=wanted,
-        next=f"doit {STEP}:{provider.slug}",
+        next=f"doit setup:{provider.slug}",
     )
 
 

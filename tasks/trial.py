@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from remote_resident import places, processes, spawn, supervisor
+from remote_resident.cli.signals import Cut
 from remote_resident.errors import ProviderError, WorkerStartError
 from remote_resident.exec_env import container_program
 from tasks.answer import Answer, read_files
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from remote_resident.supervisor import ResidentWorker, Started
 
 TAIL_LINES = 20
+CUTS = (GeneratorExit, KeyboardInterrupt, Cut)
+"""What ends a smoke that is no verdict on the provider."""
 
 _LOOK_S = 0.25
 _STACKS_S = 0.25
@@ -41,6 +44,7 @@ _STOP_GRACE_S = 10.0
 _JOIN_S = 0.2
 _CUT_JOIN_S = 5.0
 _SOCKET_BYTES = 107
+_PREFIX = "s-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +72,8 @@ class Corner:
 
 def make_corner(provider: "ProviderManifest") -> Corner:
     """Make the places of a trial; raises ProviderError where they cannot be made."""
-    runtime = places.ensure(places.runtime_dir())
-    # the longest name that mkdtemp gives, and the socket in it
-    fits = len(os.fsencode(runtime / "s-12345678" / "s")) <= _SOCKET_BYTES
-    socket_dir = Path(tempfile.mkdtemp(prefix="s-", dir=runtime if fits else None))
+    places.ensure(places.runtime_dir())
+    socket_dir = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_socket_base()))
     if provider.runtime_work_root is not None:
         base = places.ensure(provider.resolve(provider.runtime_work_root))
     elif provider.env_kind != "venv":
@@ -81,6 +83,35 @@ def make_corner(provider: "ProviderManifest") -> Corner:
         base = places.ensure(places.cache_dir() / "smoke")
     directory = tempfile.mkdtemp(prefix=f"{provider.slug}-", dir=base)
     return Corner(directory=Path(directory), socket_dir=socket_dir)
+
+
+def _socket_base() -> Path:
+    runtime = places.runtime_dir()
+    # the longest name that mkdtemp gives, and the socket in it
+    fits = len(os.fsencode(runtime / f"{_PREFIX}12345678" / "s")) <= _SOCKET_BYTES
+    return runtime if fits else Path(tempfile.gettempdir())
+
+
+def end_left(provider: "ProviderManifest") -> Iterator[list[int]]:
+    """End each worker that a trial of this provider left, and give the pids that ended.
+
+    Only for who holds the provider's turn: a trial that still runs would be ended too.
+    """
+    cli = None
+    for left in processes.instances(provider.slug, str(provider.tree)):
+        socket = Path(left.marks.get("socket", ""))
+        if not _is_private(socket):
+            continue
+        if provider.env_kind == "docker":
+            cli = container_program(os.environ, provider.slug)
+        yield supervisor.end_all(left.instance, grace_s=_CUT_GRACE_S, container_cli=cli)
+        shutil.rmtree(socket.parent, ignore_errors=True)
+
+
+def _is_private(socket: Path) -> bool:
+    room = socket.parent
+    named = socket.name == "s" and room.name.startswith(_PREFIX)
+    return named and room.parent == _socket_base()
 
 
 def clear_corner(corner: Corner, *, keep: bool) -> None:

@@ -264,6 +264,28 @@ def test_a_directory_stands_for_a_slug(
     assert [(s["step"], s["verdict"]) for s in result["steps"]] == [("kit", "skipped")]
 
 
+@pytest.mark.parametrize("typed", ["./my own/gamma", "gamma"])
+def test_the_next_command_names_a_provider_as_it_was_typed(
+    tree: Path, tmp_path: Path, typed: str
+) -> None:
+    home = tmp_path / "other" if typed.startswith(".") else tree
+    manifest = plant(home, "gamma") / "manifests" / "gamma" / "provider.toml"
+    pinned = f'name = "a.bin"\nsha256 = "{"0" * 64}"\nsize = 1'
+    weights = f'[weights]\nroot_default = "/no/such"\n[[weights.file]]\n{pinned}\n'
+    manifest.write_text(f"{manifest.read_text()}\n{weights}")
+    if home != tree:
+        (tmp_path / "my own").symlink_to(manifest.parents[1])
+
+    words = ("--tree", str(tree), "remote", "setup", typed, "--only", "weights")
+    ran = tu(*words, cwd=tmp_path)
+
+    assert ran.returncode == 1
+    nexts = [line for line in ran.stdout.splitlines() if "next: " in line]
+    assert nexts
+    assert all(f"tu remote setup {shlex.quote(typed)}" in line for line in nexts)
+    assert "doit" not in ran.stdout
+
+
 def test_check_gives_the_findings_of_doit_check(tree: Path) -> None:
     beta = tree / "manifests/beta"
     (beta / "provider.toml").write_text("slug =\n")

@@ -60,6 +60,7 @@ def graph(
     lines, rows = reporting.streams()
     screen = code("screen").Screen(lines, quiet=asked.quiet, color=asked.color)
     reporter = reporting.Reporter(screen, reporting.Rows(rows))
+    reporter.typed = code("commands").typed_paths(name for _, name in names)
     selection = code("selection").Selection(names=tuple(dict.fromkeys(names)))
     return code("graph").run(root, selection, reporter, alone=alone)
 
@@ -74,8 +75,9 @@ def judged(asked: Asked, step: str, checks: list[Any]) -> Answer:
     commands, shown = code("commands"), screen(asked)
     shown.slug_width = max((len(found.slug) for found in checks), default=0)
     results = commands.judged(step, checks)
+    typed = commands.typed_paths(asked.slugs)
     for slug, result in results:
-        shown.finished(slug, commands.as_tu(result))
+        shown.finished(slug, commands.as_tu(result, typed))
     document = {
         "ok": all(found.ok for found in checks),
         "providers": [found.as_dict() for found in checks],
