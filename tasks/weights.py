@@ -219,10 +219,32 @@ def _with_cure(provider: "ProviderManifest", problem: Problem) -> Problem:
     if problem.name is None:
         return problem
     setup = f"doit setup:{provider.slug}"
+    if anew := _environment_anew(provider):
+        return replace(problem, next=f"{anew} && {setup}")
     if problem.reason == "absent" and not provider.weights_fetch:
         return replace(problem, next=f"{_place_by_hand(provider)} && {setup}")
     cure = f"{problem.next} && {setup}" if problem.next else setup
     return replace(problem, next=cure)
+
+
+def _environment_anew(provider: "ProviderManifest") -> str | None:
+    """Give the command that brings weights which came inside a locked package.
+
+    None: they did not. The environment that `doit env:` made is put aside whole, for a
+    reinstall in place would write over the evidence.
+    """
+    from shlex import quote
+
+    site, root = provider.site_packages(), provider.weights_root()
+    python, lock = provider.python_executable(), provider.lock_path()
+    if provider.weights_fetch or None in (site, root, python, lock) or root != site:
+        return None
+    made = provider.made_environment()
+    if made is not None and made == python.parent.parent:  # type: ignore[union-attr]
+        aside = f"mv {quote(str(made))} {quote(f'{made}.bad')}"
+        return f"{aside} && doit env:{provider.slug}"
+    install = "-m pip install --no-deps --require-hashes --force-reinstall -r"
+    return f"{quote(str(python))} {install} {quote(str(lock))}"
 
 
 def _place_by_hand(provider: "ProviderManifest") -> str:

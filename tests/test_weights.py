@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,9 @@ class Provider:
         return self.python
 
     def python_variable(self) -> str | None:
+        return None
+
+    def lock_path(self) -> Path | None:
         return None
 
     def site_packages(self) -> Path | None:
@@ -349,3 +353,33 @@ def test_progress_of_hashing_is_in_bytes(tmp_path: Path) -> None:
     said = [s for s in weights.make(capiti) if isinstance(s, Progress)]
 
     assert said[-1] == Progress("hashed", 14, 14, "bytes")
+
+
+def test_weights_that_came_in_a_package_come_back_with_a_new_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from remote_resident import manifest, places
+
+    tree = Path(__file__).parents[1]
+    capiti = manifest.load(tree / "manifests/capiti/provider.toml", tree)
+    monkeypatch.delenv("CAPITI_WEIGHTS", raising=False)
+    monkeypatch.delenv("CAPITI_PYTHON", raising=False)
+    lock = (tree / "locks/capiti.lock").read_bytes()
+    made = places.env_dir("capiti", hashlib.sha256(lock).hexdigest())
+    for place in (made, tmp_path / "of my own"):
+        (place / "lib/python3.11/site-packages").mkdir(parents=True)
+        (place / "bin").mkdir()
+        (place / "bin/python").symlink_to(sys.executable)
+
+    first = weights.problems(capiti)[0]
+    monkeypatch.setenv("CAPITI_PYTHON", str(tmp_path / "of my own/bin/python"))
+    second = weights.problems(capiti)[0]
+
+    assert first.next == (
+        f"mv {made} {made}.bad && doit env:capiti && doit setup:capiti"
+    )
+    assert second.next == (
+        f"'{tmp_path}/of my own/bin/python' -m pip install --no-deps "
+        f"--require-hashes --force-reinstall -r {shlex.quote(str(tree / 'locks/capiti.lock'))}"
+        " && doit setup:capiti"
+    )
