@@ -279,12 +279,11 @@ class Child:
     def __del__(self) -> None:
         """Let go of a worker that nobody asks any more: it notices by the lifeline."""
         self.close()
-        if self.process.poll() is None:
-            _LEFT.append(self.process)
 
 
-_LEFT: list["subprocess.Popen[bytes]"] = []
-"""Children that run on without an object here: reaped at the next start."""
+_CHILDREN: list["subprocess.Popen[bytes]"] = []
+"""Children that were not seen to end: one that runs on without an object here is reaped
+at a later start, and is not collected before, whatever refers to it."""
 
 
 def spawn(
@@ -295,7 +294,7 @@ def spawn(
     `standard` may name other descriptors for `stdin` and `stdout`. Raises OSError where
     the program cannot be executed; the pipes are then closed.
     """
-    _LEFT[:] = [left for left in _LEFT if left.poll() is None]
+    _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
     start = log.size()
     try:
         with log.open() as out:
@@ -309,8 +308,9 @@ def spawn(
                 pass_fds=pipes.passed(),
                 start_new_session=True,
             )
-        # not reaped by anybody but us: the pid is still this process
+        # not reaped by anybody yet: the pid is still this process
         pidfd = os.pidfd_open(process.pid)
+        _CHILDREN.append(process)
     except BaseException:
         pipes.close()
         raise
