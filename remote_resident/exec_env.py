@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import places
+from remote_resident import kits, places
 from remote_resident.errors import ExecEnvironmentError, Problem
 from remote_resident.processes import CONTAINER_LABEL, INSTANCE_VARIABLE
 
@@ -368,13 +368,8 @@ def _binds(bare: ExecEnvironment, manifest: "ProviderManifest") -> list[Bind]:
 
 
 def _kit_checkout(manifest: "ProviderManifest") -> Path | None:
-    import tomllib
-
-    kit = manifest.kit_file()
-    if kit is None:
-        return None
-    commit = tomllib.loads(kit.read_text(encoding="utf-8")).get("commit", "")
-    return places.kit_dir(commit)
+    kit = kits.declared(manifest.kit_file())
+    return None if kit is None else kit.checkout
 
 
 def _distinct(binds: Iterable[Bind]) -> tuple[Bind, ...]:

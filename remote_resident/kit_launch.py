@@ -168,12 +168,8 @@ def ask_kit(
 
 
 def kit_package(manifest: "ProviderManifest") -> str | None:
-    """Name the kit's package: declared, else made of its folder; None without a kit."""
-    if not manifest.kit_name:
-        return None
-    if manifest.kit_package:
-        return manifest.kit_package
-    return f"{manifest.kit_subdir}_opt" if manifest.kit_subdir else None
+    """Name the kit's package, as the manifest gives it; None without a kit."""
+    return manifest.kit_package if manifest.kit_name else None
 
 
 def _answer(told: dict[str, Any], package: str) -> KitAnswer:

@@ -36,22 +36,27 @@ def read(path: Path) -> tuple[Kit | None, list[Problem]]:
 
     try:
         text = path.read_text(encoding="utf-8")
-        declared = tomllib.loads(text)
+        content = tomllib.loads(text)
     except (OSError, ValueError) as error:
         return None, [_problem(path, 1, f"no TOML: {error}")]
-    found = list(_faults(path, text, declared))
-    return (None, found) if found else (Kit(**declared), [])
+    found = list(_faults(path, text, content))
+    return (None, found) if found else (Kit(**content), [])
 
 
-def _faults(path: Path, text: str, declared: dict[str, Any]) -> Iterator[Problem]:
+def declared(path: Path | None) -> Kit | None:
+    """Give the kit of a file; None: no file is named, or it is not well formed."""
+    return None if path is None else read(path)[0]
+
+
+def _faults(path: Path, text: str, content: dict[str, Any]) -> Iterator[Problem]:
     from remote_resident.manifest_lines import key_lines, line_of
 
     lines = key_lines(text)
-    for key, value in declared.items():
+    for key, value in content.items():
         if fault := _fault(key, value):
             yield _problem(path, line_of((key,), lines), fault)
     for key in _KEYS:
-        if key not in declared:
+        if key not in content:
             yield _problem(path, 1, f"{key}: missing")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import machine, places
+from remote_resident import kits, machine, places
 from remote_resident.errors import Problem, ProviderError
 from tasks import environment
 
@@ -449,14 +449,8 @@ def _is_file(path: Path) -> bool:
 
 
 def _kit_commit(provider: "ProviderManifest") -> str | None:
-    path = provider.kit_file()
-    if path is None:
-        return None
-    try:
-        commit = tomllib.loads(path.read_text(encoding="utf-8")).get("commit")
-    except (OSError, ValueError):
-        return None
-    return commit if isinstance(commit, str) else None
+    kit = kits.declared(provider.kit_file())
+    return None if kit is None else kit.commit
 
 
 def _digest(path: Path) -> str | None:
