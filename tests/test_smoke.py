@@ -40,7 +40,7 @@ def late_s() -> float:
     """
     began = time.monotonic()
     processes.process_table()
-    return max(1.0, 16 * (time.monotonic() - began))
+    return max(1.0, 24 * (time.monotonic() - began))
 
 
 def provider(
@@ -91,10 +91,18 @@ def smoked(tiny: ProviderManifest) -> StepResult:
 
 
 def timed(tiny: ProviderManifest) -> tuple[StepResult, float]:
-    began = time.monotonic()
-    result, _ = made(smoke.make(tiny, admit=None))
+    """Make the smoke; the seconds are those since its deadline began to run."""
+    making, began = smoke.make(tiny, admit=None), time.monotonic()
+    try:
+        while True:
+            said = next(making)
+            if isinstance(said, Progress) and said.unit == "s" and said.done:
+                began = time.monotonic() - said.done
+    except StopIteration as end:
+        result = end.value
     seconds = time.monotonic() - began
     assert_nothing_left(tiny)
+    assert isinstance(result, StepResult)
     return result, seconds
 
 
