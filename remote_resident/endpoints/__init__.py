@@ -1,0 +1,1 @@
+"""Managed endpoints: model services that the host daemon owns."""

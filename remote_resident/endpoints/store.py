@@ -1,0 +1,241 @@
+"""What this host remembers of its endpoints: settings, registrations, approvals.
+
+Written by the host daemon alone, whole files at a time, each durable before its name
+stands; read by anybody of this user. A damaged file is an error that names it: it is
+neither taken for an empty one nor overwritten.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from shlex import quote
+from threading import RLock, get_native_id
+from typing import Any, Literal
+
+from remote_resident import places
+from remote_resident.endpoints.record import Endpoint, name_fault
+from remote_resident.errors import ProviderError
+
+Mode = Literal["local", "url"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How endpoints are connected."""
+
+    mode: Mode | None = None
+    """None: not connected."""
+    host: str | None = None
+    """The host, with its port, that remote endpoints lie on; None in mode local."""
+    credential_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registrations:
+    """What is registered, as read just now."""
+
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    """By name, in the names' order."""
+    damaged: dict[str, ProviderError] = field(default_factory=dict)
+    """By name: registrations whose file cannot be believed, and why."""
+
+
+class Store:
+    """The files below `<state>/endpoints/`; safe between the threads of one process."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = places.state_dir() / "endpoints" if root is None else root
+        self._lock = RLock()
+
+    def settings(self) -> Settings:
+        """Read the settings. Raises ProviderError (`unreadable`) for a damaged file."""
+        path = self.root / "settings.json"
+        found = _read(path)
+        if found is None:
+            return Settings()
+        try:
+            settings = Settings(**found)
+        except TypeError as exc:
+            raise _damaged(path, str(exc)) from None
+        if settings.mode not in (None, "local", "url"):
+            raise _damaged(path, f"mode {settings.mode!r}")
+        return settings
+
+    def connect(self, settings: Settings) -> None:
+        """Keep how endpoints are connected."""
+        _write(self.root / "settings.json", asdict(settings))
+
+    def disconnect(self) -> None:
+        """Forget how endpoints were connected; approvals are kept."""
+        _remove(self.root / "settings.json")
+
+    def registrations(self) -> Registrations:
+        """Read every registration, damaged ones by themselves."""
+        endpoints: dict[str, Endpoint] = {}
+        damaged: dict[str, ProviderError] = {}
+        for path in sorted((self.root / "registrations").glob("*.json")):
+            name = path.name.removesuffix(".json")
+            try:
+                endpoint = self._registration(path, name)
+            except ProviderError as exc:
+                damaged[name] = exc
+            else:
+                if endpoint is not None:
+                    endpoints[name] = endpoint
+        return Registrations(endpoints=endpoints, damaged=damaged)
+
+    def register(self, endpoint: Endpoint) -> None:
+        """Keep a registration, in the place of what the name had.
+
+        Its bytes must have been approved: what was not is not believed when it is read.
+        """
+        document = {"record": endpoint.as_dict(), "digest": endpoint.digest}
+        _write(self._file("registrations", endpoint.name), document)
+
+    def remove(self, name: str) -> None:
+        """Forget a registration, a damaged one too; its approvals are kept."""
+        _remove(self._file("registrations", name))
+        _remove(self._file("notes", name))
+
+    def approved(self, name: str, digest: str) -> bool:
+        """Say whether these bytes were ever approved under this name."""
+        return digest in self._approvals(name)
+
+    def approve(self, name: str, digest: str) -> None:
+        """Keep, for good, that these bytes were approved under this name."""
+        with self._lock:
+            known = self._approvals(name)
+            if digest not in known:
+                document = {"approved": {**known, digest: time.time()}}
+                _write(self._file("approvals", name), document)
+
+    def note(self, name: str) -> dict[str, Any] | None:
+        """Read what the daemon noted of a name (what runs, why it failed); None: nothing.
+
+        Raises ProviderError (`unreadable`) for a damaged file.
+        """
+        return _read(self._file("notes", name))
+
+    def set_note(self, name: str, note: Mapping[str, object] | None) -> None:
+        """Keep a note of the daemon's own, a JSON object; None forgets it."""
+        path = self._file("notes", name)
+        if note is None:
+            _remove(path)
+        else:
+            _write(path, note)
+
+    def _file(self, kind: str, name: str) -> Path:
+        # a name is part of a path: whatever it is, it must not lead elsewhere
+        if "/" in name or name.startswith(".") or "\0" in name or not name:
+            raise ValueError(f"{name!r}: {name_fault(name)}")
+        return self.root / kind / f"{name}.json"
+
+    def _registration(self, path: Path, name: str) -> Endpoint | None:
+        found = _read(path)
+        if found is None:
+            return None
+        try:
+            endpoint = Endpoint.from_dict(found["record"])
+        except (KeyError, TypeError, AttributeError) as exc:
+            raise _damaged(path, f"no registration ({exc})") from None
+        except ProviderError as exc:
+            raise _damaged(path, str(exc)) from None
+        if endpoint.name != name:
+            raise _damaged(path, f"the registration of {endpoint.name}")
+        if not self.approved(name, endpoint.digest):
+            raise _damaged(path, f"bytes that nobody approved ({endpoint.digest})")
+        return endpoint
+
+    def _approvals(self, name: str) -> dict[str, float]:
+        path = self._file("approvals", name)
+        found = _read(path)
+        if found is None:
+            return {}
+        approved = found.get("approved")
+        if not isinstance(approved, dict):
+            raise _damaged(path, "no approvals")
+        return approved
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None: no such file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise _damaged(path, exc.strerror or str(exc)) from None
+    except (ValueError, RecursionError) as exc:
+        raise _damaged(path, f"no JSON ({exc})") from None
+    if not isinstance(found, dict):
+        raise _damaged(path, f"a JSON {type(found).__name__}")
+    return found
+
+
+def _damaged(path: Path, found: str) -> ProviderError:
+    name = quote(str(path))
+    return ProviderError(
+        f"{path}: {found} found, what this host wrote there wanted",
+        reason="unreadable",
+        next=f"mv {name} {name}.damaged",
+    )
+
+
+def _write(path: Path, document: Mapping[str, object]) -> None:
+    """Put a JSON object in a file's place: all of it, durably, or nothing."""
+    write_private(path, json.dumps(document, indent=1, sort_keys=True).encode())
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Put bytes in a file's place, mode 0600: all of them, durably, or nothing.
+
+    Raises ProviderError (`disk_full`, else `unreadable`); what stood there stays.
+    """
+    places.ensure(path.parent)
+    new = path.with_name(f".{path.name}.{os.getpid()}-{get_native_id()}.new")
+    try:
+        # what a killed process left there would keep its own mode
+        new.unlink(missing_ok=True)
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        new.replace(path)
+        _sync(path.parent)
+    except OSError as exc:
+        new.unlink(missing_ok=True)
+        raise _not_written(path, exc) from exc
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+        _sync(path.parent)
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise _not_written(path, exc) from exc
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _not_written(path: Path, exc: OSError) -> ProviderError:
+    import errno
+
+    full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    wanted = "space for it" if full else f"a file that uid {os.geteuid()} can write"
+    return ProviderError(
+        f"{path}: {exc.strerror}, {wanted} wanted",
+        reason="disk_full" if full else "unreadable",
+        next=f"df -h {quote(str(path.parent))}" if full else None,
+    )
