@@ -373,6 +373,41 @@ def test_a_worker_outlives_the_call_is_listed_and_stopped(held: Path) -> None:
     assert ask("stop", "alpha") == {"stopped": []}
 
 
+def test_a_holder_above_its_budget_is_named_by_ps_and_room(
+    held: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = held / "manifests/alpha/provider.toml"
+    text = path.read_text()
+    # an interpreter alone takes some ten times as much
+    path.write_text(text.replace("ram_budget_gb = 0.1", "ram_budget_gb = 0.001"))
+    assert path.read_text() != text
+    words = ("--tree", str(held), "remote")
+
+    assert tu("remote", "call", "alpha", '{"text": "hi"}', cwd=held).returncode == 0
+    _, told = document(capsys, *words, "ps")
+    shown = []
+    for command in (["ps"], ["room"], ["room", "alpha"]):
+        main([*words, *command])
+        shown.append(capsys.readouterr().out)
+
+    assert isinstance(told, dict)
+    (holder,) = [row for row in told["holders"] if row["tree"] == str(held)]
+    (over,) = holder["over_budget"]
+    assert over.startswith("RAM peak 0.0")
+    assert over.endswith("GiB, above its budget of 0.001 GiB")
+    pid = holder["pid"]
+    for text, start in zip(
+        shown,
+        (
+            f"alpha, pid {pid}: RAM peak 0.0",
+            f"alpha, held by pid {pid}: RAM peak 0.0",
+            f"alpha, held by pid {pid}: RAM peak 0.0",
+        ),
+        strict=True,
+    ):
+        assert [line for line in text.splitlines() if line.startswith(start)]
+
+
 def test_a_call_that_may_not_start_anything_says_that_nothing_runs(
     held: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,18 +1,13 @@
 """`tu remote ps`: who holds memory on this machine, whoever started it."""
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident.cli import tree
+from remote_resident.cli import holding, tree
 from remote_resident.cli.answer import Answer, Asked
 
 if TYPE_CHECKING:
     from remote_resident.admission import Holder
-
-_PING_S = 2.0
-_GIB = 2**30
 
 
 def arguments(parser: Any) -> None:
@@ -28,8 +23,8 @@ def run(asked: Asked) -> Answer:
 
 
 def _row(holder: "Holder") -> dict[str, Any]:
-    said = _said(holder)
-    peak = said.get("rss_peak_bytes")
+    said = holding.said(holder)
+    peak = holding.peaks(holder, said)
     return {
         "slug": holder.slug,
         "tree": holder.tree,
@@ -44,28 +39,11 @@ def _row(holder: "Holder") -> dict[str, Any]:
             "source": holder.budget.source,
         },
         "now_gb": holder.resident_gb,
-        "peak_gb": peak / _GIB if isinstance(peak, int) else None,
+        "peak_gb": holding.gib(said.get("rss_peak_bytes")),
+        "over_budget": holding.over_budget(holder.budget, peak),
         "device": holder.device,
         "socket": holder.socket,
     }
-
-
-def _said(holder: "Holder") -> dict[str, Any]:
-    """Give what a holder answers to a ping, and its state; None: not known."""
-    from remote_resident import client
-    from remote_resident.errors import WorkerRequestError
-    from remote_resident.worker_side.protocol import ProtocolError
-
-    state = "loading" if holder.loading else None
-    if holder.socket is None or holder.uid != os.geteuid():
-        return {"state": state}
-    try:
-        reply, _ = client.ask(Path(holder.socket), "ping", _PING_S)
-    except client.Silent:
-        return {"state": "busy, unconfirmed"}
-    except (client.Gone, WorkerRequestError, ProtocolError):
-        return {"state": state}
-    return {**reply, "state": "ready" if reply.get("busy_since") is None else "busy"}
 
 
 def _text(rows: list[dict[str, Any]]) -> str:
@@ -90,7 +68,12 @@ def _text(rows: list[dict[str, Any]]) -> str:
                 row["tree"] or "-",
             )
         )
-    return tree.columns(lines)
+    over = [
+        f"{row['slug']}, pid {_known(row['pid'])}: {text}"
+        for row in rows
+        for text in row["over_budget"]
+    ]
+    return "\n".join([tree.columns(lines), *over])
 
 
 def _known(value: object) -> str:

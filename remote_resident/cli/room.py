@@ -1,5 +1,6 @@
 """`tu remote room`: would it fit beside what this machine holds now."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from remote_resident.cli import tree
@@ -8,6 +9,7 @@ from remote_resident.errors import OK, REFUSED
 
 if TYPE_CHECKING:
     from remote_resident.admission import Verdict
+    from remote_resident.manifest import ProviderManifest
 
 
 def arguments(parser: Any) -> None:
@@ -21,22 +23,73 @@ def run(asked: Asked) -> Answer:
 
     root = tree.data(asked)
     if asked.slug is not None:
-        verdict = room.room_for(manifest.find(root, asked.slug))
+        provider = manifest.find(root, asked.slug)
+        verdict = room.room_for(provider)
         code = OK if verdict.admit else REFUSED
-        return Answer(document=verdict.as_dict(), text=_why(verdict), code=code)
-    found = manifest.catalog(root).values()
-    verdicts = [
-        room.room_for(provider)
-        for provider in found
+        text = "\n".join([_why(verdict), *_higher(verdict, provider)])
+        return Answer(document=verdict.as_dict(), text=text, code=code)
+    providers = [
+        provider
+        for provider in manifest.catalog(root).values()
         if not isinstance(provider, manifest.ManifestError)
     ]
-    lines = [("provider", "room", "why")]
-    lines += [(v.slug, "yes" if v.admit else "no", v.text) for v in verdicts]
+    verdicts = room.rooms_for(providers)
+    pairs = zip(verdicts, providers, strict=True)
     return Answer(
         document={"verdicts": [verdict.as_dict() for verdict in verdicts]},
-        text=tree.columns(lines),
+        text="\n".join(
+            [_overview(verdicts), *(line for pair in pairs for line in _higher(*pair))]
+        ),
         code=OK if any(verdict.admit for verdict in verdicts) else REFUSED,
     )
+
+
+def _overview(verdicts: Sequence["Verdict"]) -> str:
+    """Lay one line a provider out, then each refusal whole, then who holds what."""
+    from remote_resident.admission import RESERVE_GB
+
+    lines: list[tuple[str, ...]] = [
+        ("provider", "room", "pool", "wants", "others", "free", "of", "budget")
+    ]
+    lines += [_line(verdict) for verdict in verdicts]
+    refused = [verdict.text for verdict in verdicts if not verdict.admit]
+    holders = verdicts[0].holders if verdicts else ()
+    held = [f"holder: {holder}" for holder in holders]
+    reserve = f"reserve: {RESERVE_GB} GiB; tu remote room SLUG has every number"
+    return "\n".join([tree.columns(lines), *refused, *held, reserve])
+
+
+def _line(verdict: "Verdict") -> tuple[str, ...]:
+    pool, answer = verdict.pool, "yes" if verdict.admit else "no"
+    numbers = ["-"] * 4
+    if pool is not None:
+        shown = (pool.need_gb, pool.declared_gb, pool.free_gb, pool.capacity_gb)
+        numbers = ["-" if value is None else f"{value:.2f}" for value in shown]
+    kind = pool.kind if pool else "-"
+    return (verdict.slug, answer, kind, *numbers, verdict.budget.source)
+
+
+def _higher(verdict: "Verdict", provider: "ProviderManifest") -> list[str]:
+    """Say where more was measured than is declared, here or by a holder of it."""
+    from remote_resident.cli import holding
+
+    budget, slug = verdict.budget, verdict.slug
+    pairs = [
+        ("host.ram_budget_gb", budget.ram_gb, provider.host_ram_budget_gb),
+        ("gpu.vram_budget_gb", budget.vram_gb, provider.gpu_vram_budget_gb),
+    ]
+    lines = [
+        f"{slug}: {seen} GiB measured here, above {name} = {declared}: "
+        f"raise it in {provider.path}"
+        for name, seen, declared in pairs
+        if "measured" in budget.source and seen and declared and seen > declared
+    ]
+    for holder in verdict.holders:
+        if holder.slug == slug:
+            peak = holding.peaks(holder, holding.said(holder))
+            over = holding.over_budget(holder.budget, peak)
+            lines += [f"{slug}, held by pid {holder.pids[0]}: {text}" for text in over]
+    return lines
 
 
 def _why(verdict: "Verdict") -> str:
