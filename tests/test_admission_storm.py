@@ -1,6 +1,7 @@
 """Many starters at once, of two users, with memory really taken: never over-admitted."""
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import small_provider
 
 from remote_resident import machine
+from remote_resident.admission import RESERVE_GB
 
 GIB = 2**30
 CAPACITY_GB = 0.5
@@ -162,3 +164,40 @@ def held_at_most(place: Path, starters: list["subprocess.Popen[str]"]) -> int:
 
 def machine_holders(place: Path) -> list[str]:
     return [one.slug for one in machine.holdings() if one.tree == str(place)]
+
+
+def test_of_two_calls_at_once_that_fit_only_singly_one_is_refused_with_numbers(
+    tmp_path: Path,
+) -> None:
+    mem = machine.meminfo()
+    assert mem.available_gb is not None
+    wanted = round(0.6 * (mem.available_gb - RESERVE_GB), 3)
+    for slug in ("one", "two"):
+        small_provider.write(tmp_path, "echo", slug, host={"ram_budget_gb": wanted})
+    tu = [sys.executable, "-m", "remote_resident", "--tree", str(tmp_path), "--json"]
+    tu += ["remote"]
+    try:
+        for _ in range(10):
+            calls = [
+                subprocess.Popen(
+                    [*tu, "call", slug, '{"x": 1}'], stdout=subprocess.PIPE
+                )
+                for slug in ("one", "two")
+            ]
+            told = [json.loads(call.communicate()[0]) for call in calls]
+            refused = [answer for answer in told if not answer["ok"]]
+            assert [answer["reason"] for answer in refused] == ["no_room"]
+            assert (
+                f"{wanted} GiB wanted + {wanted} GiB declared by others"
+                in (refused[0]["error"])
+            )
+            assert sum(answer["ok"] for answer in told) == 1
+            stop(tu)
+    finally:
+        stop(tu)
+    assert machine_holders(tmp_path) == []
+
+
+def stop(tu: list[str]) -> None:
+    for slug in ("one", "two"):
+        subprocess.run([*tu, "stop", slug], stdout=subprocess.PIPE, check=True)
