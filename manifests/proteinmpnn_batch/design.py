@@ -1,0 +1,1 @@
+../proteinmpnn/worker.py
