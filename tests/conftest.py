@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+from container_image import base_image
+
+__all__ = ["base_image", "home"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
