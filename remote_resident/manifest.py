@@ -1,43 +1,24 @@
 """Read provider.toml: the one place that knows what a provider declares."""
 
-import errno
 import os
 import posixpath
 import re
-import stat
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from remote_resident import places
+from remote_resident import interpreters, places, readings
 from remote_resident.errors import ManifestError, Problem, UsageError
-from remote_resident.manifest_lines import key_lines, line_of
-from remote_resident.manifest_rules import (
-    Fault,
-    Wrong,
-    full_name,
-    json_value,
-    quoted,
-    show,
-)
-from remote_resident.manifest_schema import (
-    Expect,
-    LadderStep,
-    WeightFile,
-    asked,
-    kit_package,
-    made,
-    read,
-)
+from remote_resident.manifest_parts import Expect, LadderStep, WeightFile, made
+from remote_resident.manifest_path import FILE, File, is_file_inside, leads_out
 
 if TYPE_CHECKING:
     from remote_resident import digests
 
 __all__ = [
+    "FILE",
     "Expect",
     "LadderStep",
     "ManifestError",
@@ -49,13 +30,10 @@ __all__ = [
     "load",
 ]
 
-FILE = "provider.toml"
-MAX_BYTES = 4 * 2**20
-"""No manifest is larger; what is was named by mistake."""
-REPEAT = 3
+MAX_BYTES = readings.MAX_BYTES
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _NOT_DIGESTED = frozenset(
-    "path directory tree lock_tree description status verified_on".split()
+    "path directory tree lock_tree known description status verified_on".split()
 )
 """Where a provider stands and what its author says of it: neither changes what runs."""
 
@@ -146,13 +124,29 @@ class ProviderManifest:
     smoke_max_growth_mib: float
     smoke_expect: tuple[Expect, ...]
 
+    known: dict[str, Any] = field(
+        init=False, compare=False, repr=False, default_factory=dict
+    )
+    """What was worked out of all this before; no part of it."""
+
     def __hash__(self) -> int:
         return hash(self.path)
 
     def resolve(self, rel: str) -> Path:
         """Give the absolute path of what the manifest names."""
+        return Path(self._within(rel))
+
+    def _within(self, rel: str) -> str:
+        probe = f"/{rel}/"
+        if "~" not in rel and "/." not in probe and "//" not in probe:
+            # nothing to expand and nothing to go up: the usual name of a file
+            return f"{self.directory}/{rel}"
         expanded = os.path.expanduser(rel)  # noqa: PTH111 - pathlib raises on ~nobody
-        return Path(posixpath.normpath(posixpath.join(self.directory, expanded)))
+        return posixpath.normpath(posixpath.join(self.directory, expanded))
+
+    def readings(self) -> readings.Readings:
+        """Give what is kept of how this provider's small files read."""
+        return readings.of(self.slug, str(self.tree))
 
     def python_variable(self) -> str | None:
         """Name the environment variable that holds the interpreter's path, if one does."""
@@ -179,25 +173,18 @@ class ProviderManifest:
         path = self.lock_path()
         if path is None or self.env_lock is None:
             return None
-        from hashlib import sha256
-
         try:
-            content = path.read_bytes()
+            digest = self.readings().digest(str(path))
         except OSError:
             return None
-        return places.env_dir(self.env_lock, sha256(content).hexdigest())
+        return places.env_dir(self.env_lock, digest)
 
     def site_packages(self) -> Path | None:
         """Give the interpreter's site-packages, found without starting it; None: unusual."""
         python = self.python_executable()
         if python is None:
             return None
-        prefix = python.parent.parent
-        found = sorted(prefix.glob("lib/python3*/site-packages"))
-        if len(found) > 1:
-            version = _venv_version(prefix)
-            found = [path for path in found if path.parent.name == f"python{version}"]
-        return found[0] if len(found) == 1 else None
+        return interpreters.site_packages(python, self.readings())
 
     def weights_root(self) -> Path | None:
         """Give the directory of the weights.
@@ -304,7 +291,9 @@ class ProviderManifest:
         """List what is allowed and still a risk, each as a sentence."""
         if self.env_image is None or "@sha256:" in self.env_image:
             return []
-        shown = _File(str(self.path)).shown
+        from remote_resident.manifest_rules import quoted
+
+        shown = File(str(self.path)).shown
         return [
             f"{shown}: env.image: {quoted(self.env_image)} without a digest: "
             "what it names can change"
@@ -312,27 +301,35 @@ class ProviderManifest:
 
     def missing_files(self) -> list[Problem]:
         """List the named files that are not there, or that lead out of the tree."""
-        named = [
-            ("runtime.worker", self.runtime_worker, "file_missing"),
-            ("smoke.script", self.smoke_script, "file_missing"),
-        ]
-        problems = [
-            problem
-            for key, rel, reason in named
-            if rel is not None
-            for problem in self._missing(key, self.resolve(rel), reason)
-        ]
-        for key, path, reason in (
-            ("env.lock", self.lock_path(), "lock_missing"),
-            ("kit.name", self.kit_file(), "kit_invalid"),
-        ):
-            if path is not None:
-                problems += self._missing(key, path, reason)
+        problems: list[Problem] = []
+        bounds = (str(self.tree), str(self.lock_tree))
+        for key, path, reason in self._named_files():
+            if not any(is_file_inside(path, bound) for bound in bounds):
+                problems += self._missing(key, Path(path), reason)
         return problems
 
+    def _named_files(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the key, the path and the reason where it is missing."""
+        if self.runtime_worker is not None:
+            yield "runtime.worker", self._within(self.runtime_worker), "file_missing"
+        if self.smoke_script is not None:
+            yield "smoke.script", self._within(self.smoke_script), "file_missing"
+        if self.env_lock is not None:
+            path = f"{self.lock_tree}/locks/{self.env_lock}.lock"
+            yield "env.lock", path, "lock_missing"
+        if self.kit_name is not None:
+            yield (
+                "kit.name",
+                f"{self.lock_tree}/kits/{self.kit_name}.toml",
+                "kit_invalid",
+            )
+
     def _missing(self, key: str, path: Path, reason: str) -> Iterator[Problem]:
+        from remote_resident.manifest_file import read_text
+        from remote_resident.manifest_lines import key_lines, line_of
+
         bounds = (str(self.tree), str(self.lock_tree))
-        leads = [_leads_out(str(path), bound) for bound in bounds]
+        leads = [leads_out(str(path), bound) for bound in bounds]
         real = leads[0]
         if None not in leads:
             found = f"{path} leads to {real}, wanted a file inside {self.tree}"
@@ -340,8 +337,8 @@ class ProviderManifest:
             found = f"{path}: no such file" if not path.exists() else f"{path}: no file"
         else:
             return
-        file = _File(str(self.path))
-        line = line_of(tuple(key.split(".")), key_lines(_read_text(file)))
+        file = File(str(self.path))
+        line = line_of(tuple(key.split(".")), key_lines(read_text(file)[0]))
         next_ = f"doit lock:{self.env_lock}" if reason == "lock_missing" else None
         yield Problem(
             step="manifest",
@@ -366,15 +363,6 @@ def _expanded(text: str) -> str | None:
     return _VARIABLE.sub(lambda found: os.environ[found[1] or found[2]], text)
 
 
-def _venv_version(prefix: Path) -> str:
-    try:
-        text = (prefix / "pyvenv.cfg").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-    found = re.search(r"(?m)^version(?:_info)?\s*=\s*(\d+\.\d+)", text)
-    return found[1] if found else ""
-
-
 def _unpacked(file: WeightFile, path: Path) -> Path | None:
     if file.unpacked_dir is None:
         return None
@@ -386,245 +374,73 @@ def load(path: Path | str, tree: Path | None = None) -> ProviderManifest:
     """Read and validate one provider.toml.
 
     `tree`: whose locks and kits it names; None: the tree that the file stands in, else
-    the one in force. Raises ManifestError with every problem of the file.
+    the one in force. A file that was read before is not parsed again. Raises
+    ManifestError with every problem of the file.
     """
     # a symlink is not followed: the slug is the name of the directory that was named
-    file = _File(os.path.abspath(path))  # noqa: PTH100
+    file = File(os.path.abspath(path))  # noqa: PTH100
     own = _directory(file.tree) if file.tree else None
     if tree is None:
         lock_tree = own or places.find_tree()
     else:
         lock_tree = _directory(os.path.abspath(tree))  # noqa: PTH100
-    text = _read_text(file)
-    values, faults, doubtful = read(_parse(file, text))
-    if "slug" not in doubtful:
-        faults += _slug_faults(values["slug"], file)
-    faults += _leaving(values, file)
-    if type(values["smoke_request"]) is str and "smoke_request" not in doubtful:
-        faults += _read_request(values, file)
-    if faults:
-        _refuse(file, text, faults)
-    if values["smoke_repeat"] is None:
-        values["smoke_repeat"] = 0 if values["runtime_mode"] == "subprocess" else REPEAT
-    if values["kit_name"] is not None and values["kit_package"] is None:
-        values["kit_package"] = kit_package(values["kit_subdir"])
+    values = _declared(file)
     values["path"] = Path(file.path)
-    values["directory"] = directory = values["path"].parent
+    values["directory"] = directory = Path(file.directory)
     values["tree"] = own or directory
     values["lock_tree"] = lock_tree
     return made(ProviderManifest, values)
+
+
+def _declared(file: File) -> dict[str, Any]:
+    """Give what a file declares, with what was worked out of it before as `known`."""
+    kept = readings.of(file.slug, file.bound)
+    found = kept.recall(file.path, "manifest")
+    if found is None:
+        from remote_resident import manifest_file
+
+        values, identity = manifest_file.read(file)
+        known: dict[str, Any] = {}
+        kept.note(file.path, identity, "manifest", (_plain(values), known))
+    else:
+        values, known = _unplain(found[0]), found[1]
+    if type(values["smoke_request"]) is str:
+        from remote_resident import manifest_file
+
+        manifest_file.read_request(values, file)
+        # what follows also from another file is not to be kept for this one
+        known = {}
+    values["known"] = known
+    return values
+
+
+_MADE = (
+    ("weights_files", WeightFile),
+    ("smoke_expect", Expect),
+    ("gpu_ladder", LadderStep),
+    ("host_ladder", LadderStep),
+)
+"""Attributes that are several of a class of their own."""
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Give the values as marshal can write them."""
+    several = {name: tuple(vars(one) for one in values[name]) for name, _ in _MADE}
+    return {**values, **several}
+
+
+def _unplain(plain: dict[str, Any]) -> dict[str, Any]:
+    values = dict(plain)
+    for name, kind in _MADE:
+        if found := values[name]:
+            values[name] = tuple(made(kind, one) for one in found)
+    return values
 
 
 @lru_cache(maxsize=16)
 def _directory(path: str) -> Path:
     """Make a path once for all the providers of a tree."""
     return Path(path)
-
-
-class _File:
-    """A provider.toml by its absolute path; strings, because paths are slow to make."""
-
-    __slots__ = ("directory", "path", "tree")
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.directory = posixpath.dirname(path)
-        around, name = posixpath.split(posixpath.dirname(self.directory))
-        self.tree = around if name == "manifests" else None
-        """None: it stands outside of any tree."""
-
-    @property
-    def bound(self) -> str:
-        """Name the directory that what it names must stay in."""
-        return self.tree or self.directory
-
-    @property
-    def shown(self) -> str:
-        """Write the path for a person: within the tree, where there is one."""
-        return _shown(self.path, self.tree)
-
-
-def _slug_faults(slug: str | None, file: _File) -> list[Fault]:
-    wanted = posixpath.basename(file.directory)
-    if slug is None:
-        return [Fault(("slug",), f"missing, wanted {wanted!r}")]
-    if slug != wanted:
-        text = f"{slug!r}, wanted the directory's name {wanted!r}"
-        return [Fault(("slug",), text, "slug_mismatch")]
-    return []
-
-
-def _content(path: str) -> bytes:
-    """Read a regular file, at most a byte more than MAX_BYTES.
-
-    Raises OSError. What is no regular file is not waited for: a fifo has no end.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        found = os.fstat(fd)
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        content = os.read(fd, min(found.st_size, MAX_BYTES) + 1)
-        # a byte more was asked for: as many as the size are all
-        while len(content) != found.st_size:
-            more = os.read(fd, MAX_BYTES + 1 - len(content))
-            if not more:
-                break
-            content += more
-        return content
-    finally:
-        os.close(fd)
-
-
-def _read_text(file: _File) -> str:
-    try:
-        content = _content(file.path)
-    except FileNotFoundError:
-        text = f"{file.shown}: no such file, wanted a {FILE}"
-        _refuse_file(file, text, "file_missing")
-    except OSError as exc:
-        _refuse_file(file, f"{file.shown}: {exc.strerror}, wanted a file")
-    except ValueError:
-        # no path holds a NUL, or what the filesystem's encoding cannot say
-        _refuse_file(file, f"{file.path!r}: no path, wanted a file")
-    if len(content) > MAX_BYTES:
-        _refuse_file(file, f"{file.shown}: over {MAX_BYTES} bytes, wanted a {FILE}")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as exc:
-        line = content.count(b"\n", 0, exc.start) + 1
-        found = f"byte 0x{content[exc.start]:02x}, wanted UTF-8"
-        _refuse_file(file, f"{file.shown}:{line}: {found}", line=line)
-
-
-def _parse(file: _File, text: str) -> dict[str, Any]:
-    if text.startswith("\ufeff"):
-        _refuse_file(file, f"{file.shown}:1: a byte order mark, wanted none", line=1)
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as exc:
-        said = re.fullmatch(
-            r"(.*) \(at (?:line (\d+), column \d+|end of .*)\)", f"{exc}"
-        )
-        last = text.count("\n") + (not text.endswith("\n"))
-        line = int(said[2]) if said and said[2] else last
-        found = said[1] if said else str(exc)
-        _refuse_file(file, f"{file.shown}:{line}: no TOML: {found}", line=line)
-    except RecursionError:
-        _refuse_file(file, f"{file.shown}: nested too deep, wanted a flat file")
-    except ValueError as exc:
-        # Python's own limit on digits, which the parser passes on without a place
-        long = re.search(r"[0-9_]{4301}", text)
-        line = text.count("\n", 0, long.start()) + 1 if long else 1
-        found = f"{file.shown}:{line}: no TOML: {str(exc).partition(':')[0]}"
-        _refuse_file(file, found, line=line)
-
-
-_IN_TREE = (
-    ("runtime_worker", ("runtime", "worker")),
-    ("runtime_work_root", ("runtime", "work_root")),
-    ("env_python", ("env", "python")),
-    ("env_sif", ("env", "sif")),
-    ("weights_root_default", ("weights", "root_default")),
-    ("smoke_script", ("smoke", "script")),
-)
-"""What must stay inside the tree, unless it is absolute on purpose; the request's file is
-looked at where it is read."""
-
-
-def _leaving(values: Mapping[str, Any], file: _File) -> Iterator[Fault]:
-    for attr, key in _IN_TREE:
-        rel = values[attr]
-        if type(rel) is not str or ".." not in rel or rel[0] in "/~${":
-            continue
-        path = posixpath.normpath(posixpath.join(file.directory, rel))
-        if not _is_inside(path, file.bound):
-            text = f"{rel!r} leads to {path}, wanted a path inside {file.bound}"
-            yield Fault(key, text)
-
-
-def _read_request(values: dict[str, Any], file: _File) -> Iterator[Fault]:
-    """Put the request's own content in place of its path."""
-    import json
-
-    key = ("smoke", "request")
-    path = posixpath.join(file.directory, values["smoke_request"])
-    # a plain name next to the manifest cannot leave it
-    simple = "/" not in values["smoke_request"] and not os.path.islink(path)  # noqa: PTH114
-    if not simple and (real := _leads_out(path, file.bound)) is not None:
-        text = f"{path} leads to {real}, wanted a file inside {file.bound}"
-        yield Fault(key, text, "file_missing")
-        return
-    try:
-        found = json.loads(_content(path))
-    except FileNotFoundError:
-        yield Fault(key, f"{path}: no such file, wanted JSON", "file_missing")
-    except OSError as exc:
-        yield Fault(key, f"{path}: {exc.strerror}, wanted JSON")
-    except (ValueError, RecursionError) as exc:
-        yield Fault(key, f"{path}: no JSON: {exc}")
-    else:
-        if type(found) is not dict:
-            yield Fault(key, f"{path}: {show(found)}, wanted a JSON object")
-            return
-        try:
-            values["smoke_request"] = json_value(found)
-        except Wrong as wrong:
-            for fault in wrong.faults:
-                yield Fault(key + fault.path, f"{path}: {fault.text}")
-            return
-        yield from asked(values)
-
-
-def _leads_out(path: str, bound: str) -> str | None:
-    """Give where symlinks below `bound` lead, if that is outside of it."""
-    real = os.path.realpath(path)
-    if _is_inside(real, bound) or _is_inside(real, os.path.realpath(bound)):
-        return None
-    return real
-
-
-def _refuse(file: _File, text: str, faults: list[Fault]) -> NoReturn:
-    lines = key_lines(text)
-    problems = [_problem(file, fault, line_of(fault.path, lines)) for fault in faults]
-    problems.sort(key=lambda problem: problem.line or 0)
-    raise ManifestError(_summary(problems), problems=problems) from None
-
-
-def _problem(file: _File, fault: Fault, line: int) -> Problem:
-    name = full_name(fault.path)
-    return Problem(
-        step="manifest",
-        reason=fault.reason,
-        text=f"{file.shown}:{line}: {name}: {fault.text}",
-        path=file.path,
-        line=line,
-        name=name,
-    )
-
-
-def _refuse_file(
-    file: _File, text: str, reason: str = "manifest_invalid", line: int | None = None
-) -> NoReturn:
-    problem = Problem(
-        step="manifest", reason=reason, text=text, path=file.path, line=line
-    )
-    raise ManifestError(text, problems=[problem]) from None
-
-
-def _summary(problems: list[Problem]) -> str:
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{problems[0].text}{more}"
-
-
-def _shown(path: str, tree: str | None) -> str:
-    return path[len(tree.rstrip("/")) + 1 :] if tree else path
-
-
-def _is_inside(path: str, bound: str) -> bool:
-    return path == bound or path.startswith(bound.rstrip("/") + "/")
 
 
 def slugs(tree: Path) -> list[str]:
@@ -664,11 +480,13 @@ def find(tree: Path, name: str) -> ProviderManifest:
     folder = Path(name).parent if Path(name).name == FILE else Path(name)
     file = os.path.abspath(folder / FILE)  # noqa: PTH100
     if name and os.path.isfile(file):  # noqa: PTH113 - pathlib raises on EACCES
-        own = _File(file).tree
+        own = File(file).tree
         return load(file, Path(own) if own else tree)
     if "/" in name or name in (".", ".."):
         raise UsageError(f"{name}: no {FILE} there", next="tu remote list")
     known = slugs(tree)
+    from difflib import get_close_matches
+
     close = get_close_matches(name, known, 3, 0.5)
     near = f"; near: {', '.join(close)}" if close else ""
     raise UsageError(
@@ -683,9 +501,17 @@ def effective_digest(manifest: ProviderManifest) -> str:
     Comments, order, places and what the author claims of it (description, status,
     verified_on) are not part of it.
     """
-    import json
-    from hashlib import sha256
+    digest = manifest.known.get("effective")
+    if digest is None:
+        content = {k: v for k, v in vars(manifest).items() if k not in _NOT_DIGESTED}
+        digest = manifest.known["effective"] = _effective(content)
+        manifest.readings().learn()
+    assert isinstance(digest, str)
+    return digest
 
-    content = {k: v for k, v in vars(manifest).items() if k not in _NOT_DIGESTED}
+
+def _effective(content: Mapping[str, Any]) -> str:
+    import json
+
     canonical = json.dumps(content, sort_keys=True, default=vars)
-    return sha256(canonical.encode()).hexdigest()
+    return readings.sha256(canonical.encode())

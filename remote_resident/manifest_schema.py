@@ -6,13 +6,13 @@ mistake gives one message.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 from posixpath import normpath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from remote_resident import manifest_rules as rules
+from remote_resident.manifest_parts import Expect, LadderStep, WeightFile, made
 from remote_resident.manifest_rules import (
     Fault,
     Key,
@@ -27,57 +27,8 @@ from remote_resident.manifest_rules import (
     show,
 )
 
-T = TypeVar("T")
 Values = Mapping[str, Any]
 """Attribute of the manifest -> its value, defaults filled in."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WeightFile:
-    """One file of a model's weights, with its pin."""
-
-    name: str
-    """Relative to the weights root."""
-    size: int | None
-    """Bytes; None: not known."""
-    sha256: str | None
-    """64 lower-case hex digits; None: not pinned, and `unpinned_reason` says why."""
-    unpinned_reason: str | None
-    unpacked_dir: str | None
-    """Relative to the weights root; None: the file is used as it is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LadderStep:
-    """A peak that was measured at one size of the input."""
-
-    size: int
-    peak_gb: float
-    """GiB."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expect:
-    """What one value of a right answer looks like; None: not looked at."""
-
-    key: str
-    """The path of the value in the reply."""
-    min: float | None
-    max: float | None
-    equals: Any
-    matches: str | None
-    len: int | None
-
-
-def made(cls: type[T], values: dict[str, Any]) -> T:
-    """Make a frozen dataclass of all its values, which become its own.
-
-    Assignments that are each checked would cost a third of what the parser takes; hence
-    the classes of a manifest have no slots.
-    """
-    instance = object.__new__(cls)
-    object.__setattr__(instance, "__dict__", values)
-    return instance
 
 
 # tables inside tables

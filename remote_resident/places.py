@@ -4,10 +4,10 @@ Naming a place creates nothing and needs nothing but the environment; only `ensu
 makes directories.
 """
 
-import hashlib
 import os
 import stat
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from remote_resident.errors import ProviderError, UsageError
@@ -63,7 +63,14 @@ def ensure(path: Path) -> Path:
 
 def tree_id(tree: Path) -> str:
     """Give 8 hex digits that tell this tree's path from every other on the host."""
-    return hashlib.sha256(os.fsencode(Path(tree).resolve())).hexdigest()[:8]
+    return _id_of(str(tree))
+
+
+@lru_cache(maxsize=64)
+def _id_of(tree: str) -> str:
+    from hashlib import sha256
+
+    return sha256(os.fsencode(os.path.realpath(tree))).hexdigest()[:8]
 
 
 def packaged_tree() -> Path:
@@ -92,14 +99,19 @@ def find_tree(
     return enclosing or _named_tree("the packaged tree", packaged_tree())
 
 
+def readings_path(slug: str, tree: str) -> str:
+    """Name the file of what a provider's small files read as."""
+    return f"{_of_tree(tree, _where())[0]}/{slug}"
+
+
 def memo_path(slug: str, tree: Path) -> Path:
     """Name the file of the digests already computed for a provider's weights."""
-    return cache_dir() / "digest-memo" / f"{slug}-{tree_id(tree)}.json"
+    return Path(f"{_of_tree(str(tree), _where())[1]}/{slug}-{tree_id(tree)}.json")
 
 
 def measured_path(slug: str, tree: Path) -> Path:
     """Name the report of what this machine did with a provider."""
-    return state_dir() / tree_id(tree) / "measured" / f"{slug}.toml"
+    return Path(f"{_of_tree(str(tree), _where())[2]}/{slug}.toml")
 
 
 def env_dir(lock_name: str, lock_digest: str) -> Path:
@@ -128,6 +140,29 @@ def step_lock_path(slug: str, tree: Path) -> Path:
 def crash_path(slug: str, tree: Path) -> Path:
     """Name the history of a provider's failed starts."""
     return state_dir() / "crashes" / f"{slug}-{tree_id(tree)}.json"
+
+
+def _where() -> tuple[str | None, ...]:
+    """Give all of the environment that the places of a tree depend on."""
+    return tuple(
+        os.environ.get(name)
+        for name in ("TU_REMOTE_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HOME")
+    )
+
+
+@lru_cache(maxsize=64)
+def _of_tree(tree: str, where: tuple[str | None, ...]) -> tuple[str, str, str]:
+    """Name the directories of a tree's readings, digests and reports.
+
+    They are looked at once for each process, tree and environment: a check asks for
+    them three times for each of a thousand providers.
+    """
+    cache, state, here = cache_dir(), state_dir(), _id_of(tree)
+    return (
+        f"{cache}/readings/{here}",
+        f"{cache}/digest-memo",
+        f"{state}/{here}/measured",
+    )
 
 
 def _base(

@@ -12,9 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TextIO
 
-from remote_resident import places
+from remote_resident import interpreters, places
 from remote_resident.errors import Problem, ProviderError
 from tasks import child, environment, lock
+from tasks import pins as locked
 from tasks.step import Making, StepResult, failed, refused
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _wanted(provider: "ProviderManifest") -> tuple["Lock | None", list[Problem]]
 
 
 def _complete(pins: "Lock", python: Path, slug: str) -> bool:
-    return python.is_file() and not environment.compare(pins, python, slug)
+    return python.is_file() and not environment.compare(locked.of(pins), python, slug)
 
 
 def _hold(file: TextIO) -> Iterator[str]:
@@ -203,7 +204,7 @@ def _made(
     fault = yield from install(provider, python, pins, free_bytes)
     if fault is not None:
         return replace(fault, step=STEP)
-    found = environment.compare(pins, python, provider.slug)
+    found = environment.compare(locked.of(pins), python, provider.slug)
     if found:
         return failed(STEP, found)
     return StepResult(STEP, "done", detail=str(python))
@@ -268,7 +269,7 @@ def pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _pip_runs(python: Path, pins: "Lock", work: Path) -> list[list[str]]:
     """Give the options of each run of pip, in order."""
-    site = environment.site_packages(python)
+    site = interpreters.site_packages(python)
     installed = environment.read_site(site)[0] if site else {}
     torn = any(
         version.endswith(environment.HALF)

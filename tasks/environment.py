@@ -1,7 +1,6 @@
 """The environment step: the model's interpreter has what its lock pins."""
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -9,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import places
+from remote_resident import interpreters, places
 from remote_resident.errors import ExecEnvironmentError, Problem
-from tasks import lock
+from tasks import pins as locked
 from tasks.step import Making, StepResult, failed, refused
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
-    from tasks.lock import Lock, Pin
+    from remote_resident.readings import Readings
+    from tasks.lock import Lock
+    from tasks.pins import Pinned, Pins
 
 STEP = "environment"
 PROBE_LIMIT_S = 15.0
@@ -34,13 +35,13 @@ def problems(provider: "ProviderManifest") -> list[Problem]:
         return _image_problems(provider)
     if provider.env_lock is None:
         return []
-    pins, found = read_lock(provider)
+    pins, found = read_pins(provider)
     if pins is None:
         return found
     python, found = interpreter(provider, STEP)
     if python is None or found:
         return found
-    return compare(pins, python, provider.slug)
+    return compare(pins, python, provider.slug, provider.readings())
 
 
 def make(provider: "ProviderManifest") -> Making:
@@ -54,7 +55,7 @@ def make(provider: "ProviderManifest") -> Making:
     python = provider.python_executable()
     if python is None or any(p.reason != "lock_unsatisfied" for p in found):
         return refused(STEP, found)
-    from tasks import env
+    from tasks import env, lock
 
     yield from (problem.text for problem in found)
     fault = yield from env.install(provider, python, lock.parse(lock_path(provider)))
@@ -76,21 +77,31 @@ def lock_path(provider: "ProviderManifest") -> Path:
 def read_lock(
     provider: "ProviderManifest", step: str = STEP
 ) -> tuple["Lock | None", list[Problem]]:
-    """Give the provider's lock, or None and why it cannot be used."""
+    """Give the provider's lock whole, or None and why it cannot be used."""
+    from tasks import lock
+
     path = lock_path(provider)
     found = [replace(problem, step=step) for problem in lock.problems(path)]
     return (None, found) if found else (lock.parse(path), [])
 
 
+def read_pins(
+    provider: "ProviderManifest", step: str = STEP
+) -> tuple["Pins | None", list[Problem]]:
+    """Do what `read_lock` does, for whoever only looks."""
+    pins, found = locked.read(lock_path(provider), provider.readings())
+    return pins, [replace(problem, step=step) for problem in found]
+
+
 def _detail(provider: "ProviderManifest") -> str:
     if provider.env_kind != "venv":
         return str(provider.env_image or provider.env_sif)
-    python = provider.python_executable()
-    pins = lock.parse(lock_path(provider)).pins
+    lock, _ = read_pins(provider)
+    pins = lock.pins if lock else ()
     text = f"{len(pins)} distributions at their pins"
-    site = site_packages(python) if python else None
+    site = provider.site_packages()
     installed = read_site(site)[0] if site else {}
-    known = {pin.name for pin in pins}
+    known = {name for name, _, _ in pins}
     others = [f"{n} {v[0]}" for n, v in sorted(installed.items()) if n not in known]
     return text + (f"; not in the lock: {', '.join(others)}" if others else "")
 
@@ -117,7 +128,8 @@ def interpreter(
         there = "a file that cannot be run" if python.exists() else "no file"
         text = f"{where}: {python}: {there} found, an interpreter wanted"
         return None, [_python_problem(provider, step, "python_missing", text, python)]
-    if provider.env_lock is not None and is_ours(python):
+    kept = provider.readings()
+    if provider.env_lock is not None and is_ours(python, kept):
         text = (
             f"{where}: {python}: the interpreter that this tool runs in found, "
             "one of the model's own wanted"
@@ -151,64 +163,28 @@ def _made_at(provider: "ProviderManifest") -> Path | None:
     if path is None:
         return None
     with suppress(OSError):
-        pins = lock.parse(path)
-        return places.env_dir(pins.name, pins.digest)
+        return places.env_dir(path.stem, provider.readings().digest(str(path)))
     return None
 
 
-def is_ours(python: Path) -> bool:
-    """Say whether an interpreter installs where this tool is installed.
-
-    Its path's own prefix is compared: a venv's python is a symlink out of the venv.
-    """
-    venv = _venv(python)
-    prefix = venv.resolve() if venv else python.resolve().parent.parent
-    return prefix == Path(sys.prefix).resolve()
-
-
-def _venv(python: Path) -> Path | None:
-    """Name the venv that an interpreter's path lies in; None: in none."""
-    around = (python.parent, python.parent.parent)
-    return next((d for d in around if (d / "pyvenv.cfg").is_file()), None)
-
-
-def venv_settings(python: Path) -> dict[str, str]:
-    """Read the pyvenv.cfg of a venv's python; nothing in it where it is none."""
-    venv = _venv(python)
-    try:
-        text = (venv / "pyvenv.cfg").read_text("utf-8", "replace") if venv else ""
-    except OSError:
-        return {}
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {key.strip().lower(): value.strip() for key, _, value in pairs}
-
-
-def site_packages(python: Path) -> Path | None:
-    """Name the site-packages of an interpreter by its layout; None: not this layout.
-
-    Where there are several, it is the one of the version that the venv states.
-    """
-    prefix = _venv(python) or python.resolve().parent.parent
-    found = sorted(prefix.glob("lib/python3*/site-packages"))
-    if len(found) > 1:
-        settings = venv_settings(python)
-        stated = settings.get("version") or settings.get("version_info") or ""
-        name = f"python{'.'.join(stated.split('.')[:2])}"
-        found = [path for path in found if path.parent.name == name]
-    return found[0] if len(found) == 1 else None
+def is_ours(python: Path, kept: "Readings | None" = None) -> bool:
+    """Say whether an interpreter installs where this tool is installed."""
+    return interpreters.is_same(interpreters.prefix(python, kept), sys.prefix)
 
 
 # -- what is installed ----------------------------------------------------------------
 
 
-def compare(pins: "Lock", python: Path, slug: str) -> list[Problem]:
+def compare(
+    pins: "Pins", python: Path, slug: str, kept: "Readings | None" = None
+) -> list[Problem]:
     """Name every pin that is missing or at another version.
 
     A venv's site-packages is read without starting its python. Where it may not be all
     that the interpreter sees (no venv, system packages, eggs), and a pin is not found
     there, the interpreter is asked.
     """
-    site = site_packages(python)
+    site = interpreters.site_packages(python, kept)
     installed, plain = read_site(site) if site else ({}, False)
     wanted = [pin for pin in pins.pins if _applies(pin, site)]
     where = site or python
@@ -223,12 +199,12 @@ def compare(pins: "Lock", python: Path, slug: str) -> list[Problem]:
 
 def is_plain(python: Path) -> bool:
     """Say whether the directory of a venv shows all that its interpreter has."""
-    site = site_packages(python)
+    site = interpreters.site_packages(python)
     return site is not None and _is_alone(python) and read_site(site)[1]
 
 
 def _is_alone(python: Path) -> bool:
-    shared = venv_settings(python).get("include-system-site-packages", "true")
+    shared = interpreters.settings(python).get("include-system-site-packages", "true")
     return shared.lower() == "false"
 
 
@@ -250,7 +226,7 @@ def read_site(site: Path) -> tuple[dict[str, list[str]], bool]:
             name, _, version = stem.rpartition("-")
             if not _whole(f"{site}/{entry}"):
                 version += HALF
-            installed.setdefault(lock.normalised(name), []).append(version)
+            installed.setdefault(locked.normalised(name), []).append(version)
         elif kind in ("egg-info", "egg-link", "egg"):
             plain = False
     return installed, plain
@@ -262,24 +238,23 @@ def _whole(dist_info: str) -> bool:
 
 
 def _differences(
-    wanted: Iterable["Pin"],
+    wanted: Iterable["Pinned"],
     installed: Mapping[str, list[str]],
     slug: str,
     where: Path,
 ) -> Iterator[Problem]:
-    for pin in wanted:
-        versions = installed.get(pin.name, [])
-        if len(versions) == 1 and same_version(pin.version, versions[0]):
+    for name, version, _ in wanted:
+        versions = installed.get(name, [])
+        if len(versions) == 1 and same_version(version, versions[0]):
             continue
         found = " and ".join(sorted(versions)) or None
         yield Problem(
             step=STEP,
             reason="lock_unsatisfied",
-            text=f"{where}: {pin.name}: {found or 'nothing'} found, "
-            f"{pin.version} wanted",
+            text=f"{where}: {name}: {found or 'nothing'} found, {version} wanted",
             path=str(where),
-            name=pin.name,
-            wanted=pin.version,
+            name=name,
+            wanted=version,
             found=found,
             next=f"doit setup:{slug}",
         )
@@ -298,9 +273,12 @@ def same_version(wanted: str, found: str) -> bool:
     return pin == there or (pin.local is None and pin == Version(there.public))
 
 
-def _applies(pin: "Pin", site: Path | None) -> bool:
-    if not pin.marker:
+def _applies(pin: "Pinned", site: Path | None) -> bool:
+    *_, marker = pin
+    if not marker:
         return True
+    import re
+
     from packaging.markers import InvalidMarker, Marker
 
     known = re.search(r"python(\d+\.\d+)/site-packages$", str(site))
@@ -308,7 +286,7 @@ def _applies(pin: "Pin", site: Path | None) -> bool:
     if known:
         environment |= {"python_version": known[1], "python_full_version": known[1]}
     try:
-        return Marker(pin.marker).evaluate(environment)
+        return Marker(marker).evaluate(environment)
     except InvalidMarker:
         return True
 
@@ -329,7 +307,7 @@ def _ask_installed(python: Path) -> dict[str, list[str]] | str:
     for line in answer:
         name, _, version = line.strip().partition("==")
         # the first on the path is the one that is imported
-        installed.setdefault(lock.normalised(name), [version])
+        installed.setdefault(locked.normalised(name), [version])
     return installed
 
 
@@ -410,6 +388,8 @@ def _docker_problems(provider: "ProviderManifest", program: str) -> list[Problem
         command = f"{program} image inspect"
         reason = "container_missing"
         return [probe_problem(STEP, command, answer, reason)]
+    import re
+
     pull = f"{program} pull {image}"
     other = ask([*inspect, bare]) if digest else answer
     if isinstance(other, str):

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import kits, places
+from remote_resident import interpreters, kits, places
 from remote_resident.errors import Problem, ProviderError
 from tasks import environment
 from tasks.step import Making, Progress, StepResult, failed, refused
@@ -286,7 +286,7 @@ def _install_problems(provider: "ProviderManifest", kit: "Kit") -> list[Problem]
 
 def _site(python: Path) -> Path | str:
     """Name the site-packages; a str says why an unusual interpreter did not."""
-    if site := environment.site_packages(python):
+    if site := interpreters.site_packages(python):
         return site
     show = "import sysconfig; print(sysconfig.get_path('purelib'))"
     answer = environment.ask([str(python), "-I", "-c", show])

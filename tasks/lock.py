@@ -10,8 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from remote_resident.errors import Problem
+from tasks.pins import normalised
 from tasks.step import Making, StepResult, failed, refused
 
+MAX_BYTES = 64 * 2**20
+"""No lock is larger."""
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PIN = re.compile(
     rf"({_NAME})\s*(?:\[[^\]]*\])?\s*==\s*([0-9A-Za-z][0-9A-Za-z.!+_-]*)"
@@ -20,7 +23,6 @@ _PIN = re.compile(
 _HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _COMMENT = re.compile(r"(^|\s+)#.*$")
-_SEPARATORS = re.compile(r"[-_.]+")
 _CLAUSE = r"(?:~=|==|!=|<=|>=|<|>)\s*[0-9][0-9A-Za-z.*+!]*"
 _SPECIFIER = re.compile(rf"{_CLAUSE}(?:\s*,\s*{_CLAUSE})*")
 _REQUIRES = re.compile(r"#\s*requires-python:\s*(.*?)\s*")
@@ -64,11 +66,6 @@ class Lock:
     digest: str
     """SHA-256 of the file's bytes."""
     problems: tuple[Problem, ...]
-
-
-def normalised(name: str) -> str:
-    """Give a distribution's name as the index compares names."""
-    return _SEPARATORS.sub("-", name).lower()
 
 
 def parse(path: Path) -> Lock:

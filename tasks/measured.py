@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import kits, machine, places
+from remote_resident import interpreters, kits, machine, places
 from remote_resident.errors import Problem, ProviderError
 from tasks import environment
 
@@ -199,7 +199,7 @@ def interpreter_version(python: Path | None) -> str | None:
     """Give an interpreter's version as its environment states it; None: not known."""
     if python is None:
         return None
-    settings = environment.venv_settings(python)
+    settings = interpreters.settings(python)
     stated = settings.get("version") or settings.get("version_info")
     if stated:
         return stated

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import admission, exec_env, machine, places
+from remote_resident import admission, exec_env, interpreters, machine, places
 from remote_resident.admission import Memory
 from remote_resident.errors import ExecEnvironmentError, Problem, ProviderError
 from tasks import environment
@@ -19,7 +19,7 @@ from tasks.step import Making, StepResult, refused
 if TYPE_CHECKING:
     from remote_resident.admission import Gpu
     from remote_resident.manifest import ProviderManifest
-    from tasks.lock import Lock
+    from tasks.pins import Pins
 
 STEP = "preflight"
 _PLAIN_CLAUSE = re.compile(r"\s*(>=|<)\s*(\d+(?:\.\d+)*)\s*")
@@ -100,14 +100,14 @@ def _problem(reason: str, text: str, **known: Any) -> Problem:
     return Problem(step=STEP, reason=reason, text=text, **known)
 
 
-def _readable_lock(provider: "ProviderManifest") -> "Lock | None":
+def _readable_lock(provider: "ProviderManifest") -> "Pins | None":
     if provider.env_lock is None:
         return None
-    return environment.read_lock(provider, STEP)[0]
+    return environment.read_pins(provider, STEP)[0]
 
 
 def _system(
-    provider: "ProviderManifest", pins: "Lock | None", host: Host
+    provider: "ProviderManifest", pins: "Pins | None", host: Host
 ) -> Iterator[Problem]:
     here = f"{host.system}-{host.arch}".lower()
     wanted = pins.platforms if pins else ()
@@ -125,11 +125,11 @@ def _files(provider: "ProviderManifest") -> Iterator[Problem]:
         yield replace(problem, step=STEP)
     path = provider.lock_path()
     if path is not None and path.is_file():
-        yield from environment.read_lock(provider, STEP)[1]
+        yield from environment.read_pins(provider, STEP)[1]
 
 
 def _interpreter(
-    provider: "ProviderManifest", pins: "Lock | None"
+    provider: "ProviderManifest", pins: "Pins | None"
 ) -> Iterator[Problem]:
     if provider.env_kind != "venv":
         return
@@ -157,7 +157,7 @@ def _version(python: Path, requires: str) -> str | Problem:
 
     A stated X.Y is enough where the lock does not ask for more than that.
     """
-    settings = environment.venv_settings(python)
+    settings = interpreters.settings(python)
     stated = settings.get("version") or settings.get("version_info") or ""
     found = re.match(r"\d+\.\d+(?:\.\d+)?", stated)
     found = found or re.search(r"(?<=python)\d+\.\d+$", str(python.resolve()))
@@ -289,7 +289,7 @@ def _capacity(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
 
 
 def _disk(
-    provider: "ProviderManifest", pins: "Lock | None", host: Host
+    provider: "ProviderManifest", pins: "Pins | None", host: Host
 ) -> Iterator[Problem]:
     """Compare what is missing with the free space of the file system it goes to.
 
@@ -339,14 +339,14 @@ def _missing_weights(provider: "ProviderManifest") -> _Missing | None:
 
 
 def _missing_environment(
-    provider: "ProviderManifest", pins: "Lock | None"
+    provider: "ProviderManifest", pins: "Pins | None"
 ) -> _Missing | None:
     python = provider.python_executable()
     if pins is None or python is None or provider.env_kind != "venv":
         return None
     if not environment.compare(pins, python, provider.slug):
         return None
-    place = _standing(environment.site_packages(python) or python.parent)
+    place = _standing(interpreters.site_packages(python) or python.parent)
     unknown = pins.installed_bytes is None
     text = "the environment" + (" (of undeclared size)" if unknown else "")
     return _Missing(place, pins.installed_bytes or 0, text)

@@ -467,7 +467,8 @@ def test_all_that_a_manifest_has_comes_from_a_key_or_a_place(tmp_path: Path) -> 
     declared = {field.name for field in fields(echo)}
 
     assert set(vars(echo)) == declared
-    assert declared == set(DEFAULTS) | {"path", "directory", "tree", "lock_tree"}
+    places = {"path", "directory", "tree", "lock_tree"}
+    assert declared == set(DEFAULTS) | places | {"known"}
 
 
 def test_a_manifest_cannot_be_changed(tmp_path: Path) -> None:

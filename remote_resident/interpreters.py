@@ -1,0 +1,104 @@
+"""What can be told of an interpreter from its layout, without starting it."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remote_resident.readings import Readings
+
+Settings = dict[str, str]
+
+
+def settings(python: Path, kept: "Readings | None" = None) -> Settings:
+    """Read the pyvenv.cfg of a venv's python; nothing in it where it is none."""
+    return _venv(os.fspath(python), kept)[1]
+
+
+def prefix(python: Path, kept: "Readings | None" = None) -> str:
+    """Name the directory that an interpreter installs below.
+
+    Its path's own venv: a venv's python is a symlink out of the venv.
+    """
+    venv = _venv(os.fspath(python), kept)[0]
+    return venv or os.path.dirname(os.path.dirname(os.path.realpath(python)))  # noqa: PTH120
+
+
+def site_packages(python: Path, kept: "Readings | None" = None) -> Path | None:
+    """Name the site-packages of an interpreter by its layout; None: not this layout.
+
+    Where there are several, it is the one of the version that the venv states.
+    """
+    venv, stated = _venv(os.fspath(python), kept)
+    own = venv or os.path.dirname(os.path.dirname(python))  # noqa: PTH120
+    found = _sites(own)
+    if not found and venv is None:
+        found = _sites(prefix(python, kept))
+    if len(found) > 1:
+        name = f"/python{version(stated)}/site-packages"
+        found = [path for path in found if path.endswith(name)]
+    return Path(found[0]) if len(found) == 1 else None
+
+
+def _sites(prefix: str) -> list[str]:
+    try:
+        # listdir: one that is asked for each of a thousand providers
+        names = os.listdir(f"{prefix}/lib")  # noqa: PTH208
+    except OSError:
+        return []
+    paths = (
+        f"{prefix}/lib/{n}/site-packages" for n in names if n.startswith("python3")
+    )
+    return [path for path in paths if os.access(path, os.F_OK)]
+
+
+def version(found: Settings) -> str:
+    """Give the version that a venv states, as in `3.11`; empty: it does not."""
+    stated = found.get("version") or found.get("version_info") or ""
+    return ".".join(stated.split(".")[:2])
+
+
+def is_same(directory: str, other: str) -> bool:
+    """Say whether two paths are one directory."""
+    try:
+        found = os.stat(directory)  # noqa: PTH116 - asked for each of many providers
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == _place(other)
+
+
+@lru_cache(maxsize=4)
+def _place(directory: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(directory)  # noqa: PTH116
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino)
+
+
+def _venv(python: str, kept: "Readings | None") -> tuple[str | None, Settings]:
+    """Name the venv that an interpreter's path lies in, and what its file says."""
+    beside = os.path.dirname(python)  # noqa: PTH120
+    for folder in (beside, os.path.dirname(beside)):  # noqa: PTH120
+        path = f"{folder}/pyvenv.cfg"
+        try:
+            found = _read(path) if kept is None else kept.of(path, "venv", _parsed)
+        except (OSError, ValueError):
+            if os.path.isfile(path):  # noqa: PTH113
+                return folder, {}
+            continue
+        return folder, found
+    return None, {}
+
+
+def _read(path: str) -> Settings:
+    from remote_resident import readings
+
+    return _parsed(readings.content(path)[0])
+
+
+def _parsed(data: bytes) -> Settings:
+    lines = data.decode("utf-8", "replace").splitlines()
+    pairs = (line.partition("=") for line in lines)
+    return {key.strip().lower(): value.strip() for key, _, value in pairs}

@@ -1,0 +1,213 @@
+"""What small files read as, remembered: a manifest, a lock, a worker, a report.
+
+Only what follows from a file's bytes alone is kept, never what was found about them in
+their place: a reading says what a file says, and whether that is right is asked anew.
+A file is what `(path, size, mtime_ns, ctime_ns, inode)` says, as in `digests`, and none
+is recorded that was younger than two seconds when it was read. What is kept is that of
+one provider, by one state of this program's code; it may vanish at any time.
+"""
+
+import marshal
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from remote_resident import __version__, places
+from remote_resident.errors import ProviderError
+
+Identity = tuple[int, int, int, int]
+"""Size in bytes, mtime_ns, ctime_ns, inode."""
+
+MAX_BYTES = 4 * 2**20
+"""No manifest, lock or script is larger; what is was named by mistake."""
+_SETTLED_NS = 2_000_000_000
+_SUM_BYTES = 4
+
+
+class Readings:
+    """What the files of one provider read as; `path` None: kept for this process."""
+
+    __slots__ = ("_changed", "_entries", "path")
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self._entries: dict[str, tuple[Identity, dict[str, Any]]] = (
+            {} if path is None else _load(path)
+        )
+        self._changed = False
+
+    def recall(self, file: str, how: str) -> Any:
+        """Give what a file was read as, if it is that file still; None: not known."""
+        entry = self._entries.get(file)
+        if entry is None:
+            return None
+        try:
+            st = os.stat(file)  # noqa: PTH116 - strings are all that is at hand here
+        except (OSError, ValueError):
+            return None
+        found = (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+        return entry[1].get(how) if entry[0] == found else None
+
+    def note(self, file: str, identity: Identity | None, how: str, value: Any) -> None:
+        """Keep what a file reads as: plain values. An identity of None is not kept."""
+        if identity is None:
+            return
+        entry = self._entries.get(file)
+        if entry is None or entry[0] != identity:
+            entry = self._entries[file] = (identity, {})
+        entry[1][how] = value
+        self._changed = True
+
+    def learn(self) -> None:
+        """Take note that a value that is kept has grown."""
+        self._changed = True
+
+    def of(
+        self,
+        file: str,
+        how: str,
+        read: Callable[[bytes], Any],
+        limit: int = MAX_BYTES,
+    ) -> Any:
+        """Give what `read` makes of a file's bytes, from what is kept where it is.
+
+        Raises OSError where the file cannot be read, and what `read` raises.
+        """
+        known = self.recall(file, how)
+        if known is None:
+            data, identity = content(file, limit)
+            known = read(data)
+            self.note(file, identity, how, known)
+        return known
+
+    def digest(self, file: str) -> str:
+        """Give the SHA-256 of a file, 64 hex. Raises OSError."""
+        digest: str = self.of(file, "sha256", sha256, sys.maxsize - 1)
+        return digest
+
+    def save(self) -> None:
+        """Write what is new; where that is not possible, it is not kept."""
+        if not self._changed or self.path is None:
+            return
+        self._changed = False
+        with suppress(OSError, ProviderError, ValueError):
+            _write(self.path, self._entries)
+
+
+@lru_cache(maxsize=4096)
+def _at(path: str) -> Readings:
+    return Readings(path)
+
+
+def of(slug: str, tree: str) -> Readings:
+    """Give what is kept of a provider's files."""
+    try:
+        return _at(places.readings_path(slug, tree))
+    except ProviderError:
+        # places that are not to be trusted: whoever needs them says so
+        return Readings(None)
+
+
+def forget() -> None:
+    """Let go of what this process holds, so that it is read from the disk again."""
+    _at.cache_clear()
+
+
+def sha256(data: bytes) -> str:
+    """Give the SHA-256 of bytes, 64 hex."""
+    from hashlib import sha256 as hasher
+
+    return hasher(data).hexdigest()
+
+
+def content(path: str, limit: int = MAX_BYTES) -> tuple[bytes, Identity | None]:
+    """Read a regular file, at most a byte more than `limit`, and say which it was.
+
+    The identity is None where it is not certain that these bytes are all that can ever
+    be seen under it. Raises OSError, ValueError for what is no path. What is no regular
+    file is not waited for: a fifo has no end.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            import errno
+
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(found.st_mode):
+            import errno
+
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        began = time.time_ns()
+        data = os.read(fd, min(found.st_size, limit) + 1)
+        # a byte more was asked for: as many as the size are all
+        while len(data) != found.st_size:
+            more = os.read(fd, limit + 1 - len(data))
+            if not more:
+                break
+            data += more
+        before, after = _identity(found), _identity(os.fstat(fd))
+    finally:
+        os.close(fd)
+    settled = all(began - changed >= _SETTLED_NS for changed in before[1:3])
+    whole = before == after and len(data) == found.st_size
+    return data, before if settled and whole else None
+
+
+def _identity(st: os.stat_result) -> Identity:
+    return (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+
+
+def _load(path: str) -> dict[str, tuple[Identity, dict[str, Any]]]:
+    from zlib import crc32
+
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+        body = memoryview(data)[_SUM_BYTES:]
+        # a damaged file could do anything to marshal
+        if crc32(body) != int.from_bytes(data[:_SUM_BYTES], "big"):
+            return {}
+        version, entries = marshal.loads(body)
+    except (OSError, ValueError, TypeError, EOFError):
+        return {}
+    return entries if version == _code() and isinstance(entries, dict) else {}
+
+
+def _write(path: str, entries: dict[str, Any]) -> None:
+    from pathlib import Path
+    from zlib import crc32
+
+    body = marshal.dumps((_code(), entries))
+    places.ensure(Path(path).parent)
+    new = f"{path}.{os.getpid()}.new"
+    try:
+        with open(new, "wb") as file:  # noqa: PTH123
+            file.write(crc32(body).to_bytes(_SUM_BYTES, "big") + body)
+        os.replace(new, path)  # noqa: PTH105
+    except OSError:
+        with suppress(OSError):
+            os.unlink(new)  # noqa: PTH108
+        raise
+
+
+@lru_cache(maxsize=1)
+def _code() -> tuple[Any, ...]:
+    """Tell this state of the code from every other: of its version, its files' times."""
+    found: list[Any] = [__version__, sys.implementation.cache_tag, marshal.version]
+    here = os.path.dirname(__file__)  # noqa: PTH120
+    for folder in (here, f"{places.packaged_tree()}/tasks"):
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.name.endswith(".py"):
+                    st = entry.stat()
+                    found.append((entry.name, st.st_size, st.st_mtime_ns))
+    return tuple(found)
