@@ -70,7 +70,7 @@ class Store:
 
     def disconnect(self) -> None:
         """Forget how endpoints were connected; approvals are kept."""
-        _remove(self.root / "settings.json")
+        remove_private(self.root / "settings.json")
 
     def registrations(self) -> Registrations:
         """Read every registration, damaged ones by themselves."""
@@ -92,13 +92,18 @@ class Store:
 
         Its bytes must have been approved: what was not is not believed when it is read.
         """
-        document = {"record": endpoint.as_dict(), "digest": endpoint.digest}
-        _write(self._file("registrations", endpoint.name), document)
+        path = self._file("registrations", endpoint.name)
+        try:
+            self._registration(path, endpoint.name)
+        except ProviderError:
+            # it is the evidence of what damaged it
+            path.replace(f"{path}.damaged")
+        _write(path, {"record": endpoint.as_dict(), "digest": endpoint.digest})
 
     def remove(self, name: str) -> None:
         """Forget a registration, a damaged one too; its approvals are kept."""
-        _remove(self._file("registrations", name))
-        _remove(self._file("notes", name))
+        remove_private(self._file("registrations", name))
+        remove_private(self._file("notes", name))
 
     def approved(self, name: str, digest: str) -> bool:
         """Say whether these bytes were ever approved under this name."""
@@ -123,7 +128,7 @@ class Store:
         """Keep a note of the daemon's own, a JSON object; None forgets it."""
         path = self._file("notes", name)
         if note is None:
-            _remove(path)
+            remove_private(path)
         else:
             _write(path, note)
 
@@ -211,7 +216,8 @@ def write_private(path: Path, content: bytes) -> None:
         raise _not_written(path, exc) from exc
 
 
-def _remove(path: Path) -> None:
+def remove_private(path: Path) -> None:
+    """Remove a file, durably; none there is as good."""
     try:
         path.unlink()
         _sync(path.parent)
