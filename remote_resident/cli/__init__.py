@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
@@ -32,8 +32,15 @@ COMMANDS = {
     "stop": "end a provider's worker",
     "restart": "end a provider's worker, forget its failed starts, start it anew",
     "logs": "show what a provider's workers wrote",
+    "daemon": "run the host daemon, which watches jobs and owns endpoints",
 }
 """Each is the module of that name here, with `arguments(parser)` and `run(asked)`."""
+
+GROUPS = {
+    "job": "run long jobs, watch and cancel them",
+    "endpoint": "register and use model services that are swapped in on demand",
+}
+"""Each is a package of that name here, with a table of commands of its own."""
 
 # a module's name becomes one of this package, where it would hide the builtin
 _MODULES = {"list": "listing"}
@@ -61,7 +68,8 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in words
+    # what follows a bare -- is another program's
+    as_json = "--json" in words[: words.index("--") if "--" in words else None]
     open_streams()
     stdout = sys.stdout
     with signals.caught():
@@ -91,12 +99,12 @@ def _answer(words: list[str], stdout: TextIO) -> Answer:
         from remote_resident import __version__
 
         return Answer(document={"version": __version__}, text=f"tu {__version__}")
-    group, verb, rest = _split(rest)
-    if known.help or group is None or verb is None:
-        text = _help(group, verb)
-        return _told(text) if known.help else _refused_with_help(text)
-    parser = _parser(verb)
-    command = _module(verb)
+    path, rest = _split(rest)
+    if known.help or _table(path) is not None:
+        text = _help(path)
+        return _told(text) if known.help else _refused_with_help(text, path)
+    parser = _parser(path)
+    command = _module(path)
     command.arguments(parser)
     parser.parse_args(rest, namespace=asked)
     answer = command.run(asked)
@@ -115,45 +123,60 @@ def _global_parser() -> Parser:
     return parser
 
 
-def _split(rest: list[str]) -> tuple[str | None, str | None, list[str]]:
-    """Take the group and the command off; None where there is none."""
-    if not rest:
-        return None, None, rest
-    group, *rest = rest
-    if group != "remote":
-        close = _near(group, ["remote"]) or _near(group, COMMANDS)
-        meant = f"; near: {', '.join(_full(word) for word in close)}" if close else ""
-        raise UsageError(f"tu {group}: no such command{meant}", next="tu --help")
-    if not rest:
-        return group, None, rest
-    verb, *rest = rest
-    if verb not in COMMANDS:
-        close = _near(verb, COMMANDS)
-        meant = f"; near: {', '.join(_full(word) for word in close)}" if close else ""
-        raise UsageError(
-            f"tu remote {verb}: no such command{meant}", next="tu remote --help"
-        )
-    return group, verb, rest
+def _split(rest: list[str]) -> tuple[list[str], list[str]]:
+    """Take the command's words off: as many as name a group, and the command."""
+    path: list[str] = []
+    while rest and (table := _table(path)) is not None:
+        word, *rest = rest
+        if word not in table:
+            raise _unknown(path, word, table)
+        path.append(word)
+    return path, rest
 
 
-def _near(word: str, known: Collection[str]) -> list[str]:
+def _table(path: list[str]) -> Mapping[str, str] | None:
+    """Give what may follow these words; None: they are a command's."""
+    if not path:
+        return {"remote": "all commands"}
+    if path == ["remote"]:
+        return {**COMMANDS, **GROUPS}
+    if len(path) == 2 and path[1] in GROUPS:
+        table: Mapping[str, str] = import_module(f"{__name__}.{path[1]}").COMMANDS
+        return table
+    return None
+
+
+def _unknown(path: list[str], word: str, table: Mapping[str, str]) -> UsageError:
+    close = [f"{_full([*path, near])}" for near in _near(word, table)]
+    if not path and not close:
+        close = [_full(["remote", near]) for near in _near(word, _table(["remote"]))]
+    meant = f"; near: {', '.join(close)}" if close else ""
+    return UsageError(
+        f"{_full([*path, word])}: no such command{meant}", next=f"{_full(path)} --help"
+    )
+
+
+def _near(word: str, known: Collection[str] | None) -> list[str]:
     import difflib
 
+    known = known or ()
     return [word] if word in known else difflib.get_close_matches(word, known, n=3)
 
 
-def _full(word: str) -> str:
-    return f"tu {word}" if word == "remote" else f"tu remote {word}"
+def _full(path: list[str]) -> str:
+    return " ".join(["tu", *path])
 
 
-def _module(verb: str) -> Any:
-    return import_module(f"remote_resident.cli.{_MODULES.get(verb, verb)}")
+def _module(path: list[str]) -> Any:
+    *groups, verb = path[1:]
+    return import_module(".".join([__name__, *groups, _MODULES.get(verb, verb)]))
 
 
-def _parser(verb: str) -> Parser:
+def _parser(path: list[str]) -> Parser:
+    what = (_table(path[:-1]) or {})[path[-1]]
     return Parser(
-        prog=f"tu remote {verb}",
-        description=f"{COMMANDS[verb][0].upper()}{COMMANDS[verb][1:]}.",
+        prog=_full(path),
+        description=f"{what[0].upper()}{what[1:]}.",
         epilog=_GLOBAL,
         add_help=False,
         allow_abbrev=False,
@@ -161,20 +184,22 @@ def _parser(verb: str) -> Parser:
     )
 
 
-def _help(group: str | None, verb: str | None) -> str:
-    if verb is not None:
-        parser = _parser(verb)
-        _module(verb).arguments(parser)
+def _help(path: list[str]) -> str:
+    table = _table(path)
+    if table is None:
+        parser = _parser(path)
+        _module(path).arguments(parser)
         return parser.format_help()
-    prog = "tu remote" if group else "tu"
-    width = max(map(len, COMMANDS))
-    prefix = "" if group else "remote "
-    lines = [f"  {prefix}{name:{width}}  {what}" for name, what in COMMANDS.items()]
+    prefix = ""
+    if not path:
+        table, prefix = _table(["remote"]) or {}, "remote "
+    width = max(map(len, table), default=0)
+    lines = [f"  {prefix}{name:{width}}  {what}" for name, what in table.items()]
     return "\n".join(
         [
-            f"usage: {prog} {'' if group else 'remote '}COMMAND [options]",
+            f"usage: {_full(path)} {prefix}COMMAND [options]",
             "",
-            "Set up, verify and hold scientific models on this machine.",
+            _purpose(path),
             "",
             *lines,
             "",
@@ -183,18 +208,25 @@ def _help(group: str | None, verb: str | None) -> str:
     )
 
 
+def _purpose(path: list[str]) -> str:
+    what = GROUPS.get(path[-1]) if path else None
+    if what is None:
+        return "Set up, verify and hold scientific models on this machine."
+    return f"{what[0].upper()}{what[1:]}."
+
+
 def _told(text: str) -> Answer:
     return Answer(document={"help": text}, text=text.rstrip())
 
 
-def _refused_with_help(text: str) -> Answer:
+def _refused_with_help(text: str, path: list[str]) -> Answer:
     error = "no command found, one wanted"
     document = {
         "ok": False,
         "reason": UsageError.default_reason,
         "error": error,
         "problems": [],
-        "next": "tu --help",
+        "next": f"{_full(path)} --help",
     }
     return Answer(
         document=document, notes=f"{text.rstrip()}\n\ntu: {error}", code=USAGE

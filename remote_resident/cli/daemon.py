@@ -1,0 +1,64 @@
+"""`tu remote daemon`: the host daemon in the foreground."""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from remote_resident.cli.answer import Answer, Asked
+from remote_resident.errors import ProviderError
+
+_END_S = 600.0
+
+
+def arguments(parser: Any) -> None:
+    """Say what may be typed."""
+    from remote_resident.daemon.__main__ import options
+
+    options(parser)
+
+
+def run(asked: Asked) -> Answer:
+    """Serve until SIGTERM or Ctrl-C; with `--stop-services` end one that runs."""
+    from remote_resident.daemon.__main__ import serve
+    from remote_resident.daemon.server import Places
+
+    places = Places.of_host()
+
+    def ready() -> None:
+        if not asked.quiet:
+            print(f"pid {os.getpid()} accepts on {places.socket}", file=sys.stderr)
+        if asked.json:
+            document = {"ready": True, "pid": os.getpid(), "socket": str(places.socket)}
+            print(json.dumps(document), file=asked.stdout, flush=True)
+
+    try:
+        code = serve(asked, ready)
+    except ProviderError as exc:
+        if exc.reason == "locked" and asked.stop_services:
+            return _ended(exc)
+        raise
+    return Answer(document={"ok": True, "ended": os.getpid()}, code=code)
+
+
+def _ended(locked: ProviderError) -> Answer:
+    """Have the daemon that runs end, its services with it, and wait for that."""
+    from remote_resident.daemon.client import connect
+    from remote_resident.held import wait_pid
+
+    try:
+        client = connect(start=False)
+    except ProviderError:
+        # it holds the lock and does not accept: just starting or ending
+        raise locked from None
+    pid = client.call("POST", "/v1/end", {"stop_services": True})["pid"]
+    began = time.monotonic()
+    if not wait_pid(pid, _END_S):
+        raise ProviderError(
+            f"pid {pid}: still there {time.monotonic() - began:.1f} s after it was "
+            "asked to end with its services, its end wanted",
+            reason="stop_failed",
+            next="tu remote endpoint list",
+        )
+    return Answer(document={"ok": True, "ended": pid}, text=f"ended {pid}")
