@@ -33,9 +33,11 @@ __all__ = [
 MAX_BYTES = readings.MAX_BYTES
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _NOT_DIGESTED = frozenset(
-    "path directory tree lock_tree known description status verified_on".split()
+    "path directory tree lock_tree known description status verified_on "
+    "accept_sizes accept_request accept_script accept_timeout_s".split()
 )
-"""Where a provider stands and what its author says of it: neither changes what runs."""
+"""Where a provider stands, what its author says of it and how it is put to the test: none
+of these changes what runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,14 @@ class ProviderManifest:
     smoke_deterministic: bool
     smoke_max_growth_mib: float
     smoke_expect: tuple[Expect, ...]
+
+    accept_sizes: tuple[int, ...]
+    """The sizes of input that acceptance asks for, ascending; empty: not declared."""
+    accept_request: Mapping[str, Any] | None
+    """What is asked at each size, with places to be filled; None: a script says it."""
+    accept_script: str | None
+    accept_timeout_s: float
+    """Of one phase."""
 
     known: dict[str, Any] = field(
         init=False, compare=False, repr=False, default_factory=dict
@@ -314,6 +324,8 @@ class ProviderManifest:
             yield "runtime.worker", self._within(self.runtime_worker), "file_missing"
         if self.smoke_script is not None:
             yield "smoke.script", self._within(self.smoke_script), "file_missing"
+        if self.accept_script is not None:
+            yield "accept.script", self._within(self.accept_script), "file_missing"
         if self.env_lock is not None:
             path = f"{self.lock_tree}/locks/{self.env_lock}.lock"
             yield "env.lock", path, "lock_missing"
@@ -370,12 +382,14 @@ def _unpacked(file: WeightFile, path: Path) -> Path | None:
     return path.parents[depth - 1] / file.unpacked_dir
 
 
-def load(path: Path | str, tree: Path | None = None) -> ProviderManifest:
+def load(
+    path: Path | str, tree: Path | None = None, *, afresh: bool = False
+) -> ProviderManifest:
     """Read and validate one provider.toml.
 
     `tree`: whose locks and kits it names; None: the tree that the file stands in, else
-    the one in force. A file that was read before is not parsed again. Raises
-    ManifestError with every problem of the file.
+    the one in force. A file that was read before is not parsed again, but `afresh`.
+    Raises ManifestError with every problem of the file.
     """
     # a symlink is not followed: the slug is the name of the directory that was named
     file = File(os.path.abspath(path))  # noqa: PTH100
@@ -384,7 +398,8 @@ def load(path: Path | str, tree: Path | None = None) -> ProviderManifest:
         lock_tree = own or places.find_tree()
     else:
         lock_tree = _directory(os.path.abspath(tree))  # noqa: PTH100
-    values = _declared(file)
+    kept = readings.Readings(None) if afresh else readings.of(file.slug, file.bound)
+    values = _declared(file, kept)
     values["path"] = Path(file.path)
     values["directory"] = directory = Path(file.directory)
     values["tree"] = own or directory
@@ -392,9 +407,8 @@ def load(path: Path | str, tree: Path | None = None) -> ProviderManifest:
     return made(ProviderManifest, values)
 
 
-def _declared(file: File) -> dict[str, Any]:
+def _declared(file: File, kept: readings.Readings) -> dict[str, Any]:
     """Give what a file declares, with what was worked out of it before as `known`."""
-    kept = readings.of(file.slug, file.bound)
     found = kept.recall(file.path, "manifest")
     if found is None:
         from remote_resident import manifest_file

@@ -115,6 +115,7 @@ _IN_TREE = (
     ("env_sif", ("env", "sif")),
     ("weights_root_default", ("weights", "root_default")),
     ("smoke_script", ("smoke", "script")),
+    ("accept_script", ("accept", "script")),
 )
 """What must stay inside the tree, unless it is absolute on purpose; the request's file is
 looked at where it is read."""

@@ -139,6 +139,25 @@ def _request(value: Any) -> dict[str, Any] | str:
     return rules.relative(value)
 
 
+def _sizes(value: Any) -> tuple[int, ...]:
+    sizes: tuple[int, ...] = array(rules.size)(value)
+    faults = [
+        Fault((i,), f"{size}, wanted more than {before} before it")
+        for i, (before, size) in enumerate(pairwise(sizes), 1)
+        if size <= before
+    ]
+    if faults:
+        raise Wrong(faults)
+    return sizes
+
+
+def _asked_by_size(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise Wrong(f"{show(value)}, wanted a table")
+    rules.json_value(value)
+    return value
+
+
 # every key
 
 
@@ -252,6 +271,13 @@ TABLES: dict[str, dict[str, Key]] = {
         deterministic=(rules.boolean, False),
         max_growth_mib=(rules.not_negative, 8.0),
         expect=(_expects, ()),
+    ),
+    "accept": _table(
+        "accept",
+        sizes=(_sizes, ()),
+        request=(_asked_by_size,),
+        script=(rules.relative,),
+        timeout_s=(rules.positive, 1800.0),
     ),
 }
 DEFAULTS: dict[str, Any] = {
@@ -407,13 +433,30 @@ def _repeat(v: Values) -> Iterator[Fault]:
 
 def asked(v: Values) -> Iterator[Fault]:
     """Yield the fault of a smoke that asks for what the provider does not offer."""
-    request = v["smoke_request"]
+    return _asked(v, "smoke")
+
+
+def _asked(v: Values, table: str) -> Iterator[Fault]:
+    request = v[f"{table}_request"]
     if type(request) is not dict or v["runtime_mode"] == "jobs":
         return
     op = request.get("op", "predict")
     if op != "predict" and op not in v["operations"]:
         offered = ", ".join(("predict", *v["operations"]))
-        yield Fault(("smoke", "request", "op"), f"{show(op)}, wanted one of {offered}")
+        yield Fault((table, "request", "op"), f"{show(op)}, wanted one of {offered}")
+
+
+def _accept(v: Values) -> Iterator[Fault]:
+    request, script = v["accept_request"], v["accept_script"]
+    if not v["accept_sizes"]:
+        yield Fault(("accept", "sizes"), "missing, wanted the sizes that are asked")
+    if request is None and script is None:
+        text = "missing, wanted what is asked at each size, or script"
+        yield Fault(("accept", "request"), text)
+    if request is not None and script is not None:
+        text = f"{quoted(script)} beside request, wanted one of the two"
+        yield Fault(("accept", "script"), text)
+    yield from _asked(v, "accept")
 
 
 class Combination(NamedTuple):
@@ -460,6 +503,11 @@ COMBINATIONS = tuple(
         (_smoke, "smoke_request smoke_script", None),
         (_repeat, "smoke_repeat runtime_mode", None),
         (asked, "smoke_request operations runtime_mode", None),
+        (
+            _accept,
+            "accept_sizes accept_request accept_script operations runtime_mode",
+            "accept",
+        ),
     )
 )
 

@@ -5,6 +5,7 @@ Reading is fast: small files are hashed, a weight's digest comes from the memo, 
 process is started unless a device is present.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote_resident import interpreters, kits, machine, places
-from remote_resident.errors import Problem, ProviderError
+from remote_resident.errors import ProviderError
 from tasks import environment
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ SCHEMA = 1
 
 TABLES = ("machine", "inputs", "timing", "memory", "answer", "certified")
 GIB = 2**30
-
-_WORKER_SIDE = Path(places.__file__).parent / "worker_side"
-_HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +97,7 @@ def read(path: Path) -> Report | None:
         raise _unreadable(path, str(exc)) from exc
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as exc:
+    except (tomllib.TOMLDecodeError, RecursionError) as exc:
         raise _unreadable(path, f"no TOML found ({exc})") from None
     if tables.get("schema") != SCHEMA:
         raise _unreadable(path, f"schema {tables.get('schema')!r} found")
@@ -112,28 +110,69 @@ def read(path: Path) -> Report | None:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report whole: under another name, to the disk, then renamed."""
-    import tempfile
+    """Write a report whole, and keep it in the provider's history.
 
+    Raises ProviderError (`disk_full`, else `unreadable`); the last report then stands.
+    """
     import tomli_w
 
+    from tasks import history
+
     text = tomli_w.dumps(_known(report.as_dict()))
+    # first: what could not be kept is not certified either
+    history.keep(path, report, text)
+    write_whole(path, text)
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Put a text in a file's place: under another name, to the disk, then renamed.
+
+    `mode` is what the umask leaves of it. Raises as `write` does.
+    """
+    from secrets import token_hex
+
     places.ensure(path.parent)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    new = path.with_name(f".{path.name[:200]}.{token_hex(4)}.new")
     try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
+        new.replace(path)
+        _to_disk(path.parent)
+    except OSError as exc:
+        raise _unwritable(path, exc) from exc
     finally:
-        os.close(directory)
+        # gone already where all went well
+        with contextlib.suppress(OSError):
+            new.unlink()
+
+
+def _to_disk(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(path: Path, exc: OSError) -> ProviderError:
+    import errno
+    import shlex
+
+    folder = shlex.quote(str(path.parent))
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ProviderError(
+            f"{path}: {exc.strerror}, space for the file wanted",
+            reason="disk_full",
+            next=f"df -h {folder}",
+        )
+    return ProviderError(
+        f"{path}: {exc.strerror}, a file that uid {os.geteuid()} can write wanted",
+        reason="unreadable",
+        next=f"ls -ld {folder}",
+    )
 
 
 @functools.cache
@@ -157,56 +196,6 @@ def machine_table(gpus: Sequence[Device]) -> dict[str, object]:
     return {**machine.facts(), "gpus": [dataclasses.asdict(gpu) for gpu in gpus]}
 
 
-def inputs(
-    provider: "ProviderManifest", weights: Mapping[str, str | None]
-) -> dict[str, object]:
-    """Give what a report rests on, as it is now.
-
-    `weights` maps each declared file to its digest, None where it is not known. A value
-    of None stands for what is not there or cannot be read.
-    """
-    from remote_resident.manifest import effective_digest
-
-    distributions = installed(provider.site_packages())
-    lock = provider.lock_path()
-    named = None if distributions is None else _digest_of_json(distributions)
-    return {
-        "manifest": effective_digest(provider),
-        "lock": None if lock is None else _digest(lock),
-        "worker": _digest_all(_worker_files(provider)),
-        "smoke": _digest_all(_smoke_files(provider)),
-        "worker_side": _digest_all(sorted(_WORKER_SIDE.glob("*.py"))),
-        "kit_commit": _kit_commit(provider),
-        "interpreter": interpreter_version(provider.python_executable()),
-        "distributions": named,
-        "distributions_count": None if distributions is None else len(distributions),
-        "installed": distributions or {},
-        "weights": dict(weights),
-    }
-
-
-def installed(site_packages: Path | None) -> dict[str, str] | None:
-    """Give name and version of every installed distribution; None: not known."""
-    if site_packages is None:
-        return None
-    found, readable = environment.read_site(site_packages)
-    if not found and not readable:
-        return None
-    return {name: " and ".join(sorted(found[name])) for name in sorted(found)}
-
-
-def interpreter_version(python: Path | None) -> str | None:
-    """Give an interpreter's version as its environment states it; None: not known."""
-    if python is None:
-        return None
-    settings = interpreters.settings(python)
-    stated = settings.get("version") or settings.get("version_info")
-    if stated:
-        return stated
-    named = re.search(r"(\d+\.\d+)$", str(python.resolve()))
-    return named.group(1) if named else None
-
-
 def weight_digests(provider: "ProviderManifest") -> dict[str, str | None]:
     """Give each weight's digest now, from the memo where it has it; None: not known."""
     known = provider.check_weights().digests if provider.weights_files else {}
@@ -216,11 +205,6 @@ def weight_digests(provider: "ProviderManifest") -> dict[str, str | None]:
 def inputs_now(provider: "ProviderManifest") -> dict[str, object]:
     """Give what a report would rest on now, digests from the memo where it has them."""
     return inputs(provider, weight_digests(provider))
-
-
-def changes(was: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Say what inputs changed; empty: none."""
-    return list(_inputs_differ(was, now))
 
 
 def compose(
@@ -260,21 +244,6 @@ def differs(
     ]
 
 
-def contradictions(provider: "ProviderManifest", report: Report) -> list[Problem]:
-    """List the claims of a manifest that a report contradicts."""
-    found = [
-        *_over(provider, report, "host.ram_budget_gb", "rss_peak_bytes"),
-        *_over(provider, report, "gpu.vram_budget_gb", "device_peak_bytes"),
-        *_grows(provider, report),
-        *_slow(provider, report),
-    ]
-    if provider.status == "broken":
-        at = report.certified.get("at")
-        text = f'status: "broken" declared, a smoke that passed at {at} measured here'
-        found.append(_contradiction(provider, "answer_wrong", "status", text))
-    return found
-
-
 def over_budget(
     slug: str, key: str, budget_gb: float | None, peak_bytes: int | None
 ) -> str | None:
@@ -284,49 +253,6 @@ def over_budget(
     return (
         f"{slug}: {key}: {budget_gb} GiB declared, "
         f"{peak_bytes / GIB} GiB ({peak_bytes} bytes) measured"
-    )
-
-
-def _over(
-    provider: "ProviderManifest", report: Report, key: str, measured: str
-) -> Iterator[Problem]:
-    budget = getattr(provider, key.replace(".", "_"))
-    peak = report.memory.get(measured)
-    text = over_budget(
-        provider.slug, key, budget, peak if isinstance(peak, int) else None
-    )
-    if text is not None:
-        yield _contradiction(provider, "over_budget", key, text)
-
-
-def _grows(provider: "ProviderManifest", report: Report) -> Iterator[Problem]:
-    growth = report.memory.get("growth_mib")
-    limit = provider.smoke_max_growth_mib
-    if isinstance(growth, int | float) and growth > limit:
-        key = "smoke.max_growth_mib"
-        text = f"{provider.slug}: {key}: {limit} declared, {growth} measured"
-        yield _contradiction(provider, "grows", key, text)
-
-
-def _slow(provider: "ProviderManifest", report: Report) -> Iterator[Problem]:
-    start = report.timing.get("spawn_to_ready_s")
-    limit = provider.runtime_start_timeout_s
-    if isinstance(start, int | float) and start > limit:
-        key = "runtime.start_timeout_s"
-        text = f"{provider.slug}: {key}: {limit} s declared, {start} s measured"
-        yield _contradiction(provider, "start_timeout", key, text)
-
-
-def _contradiction(
-    provider: "ProviderManifest", reason: str, name: str, text: str
-) -> Problem:
-    return Problem(
-        step="measured",
-        reason=reason,
-        text=text,
-        path=str(provider.path),
-        name=name,
-        next=f"tu remote report {provider.slug}",
     )
 
 
@@ -353,120 +279,12 @@ def _without_none(value: object) -> object:
     return value
 
 
-def _inputs_differ(
-    was: Mapping[str, object], now: Mapping[str, object]
-) -> Iterator[str]:
-    for key, value in now.items():
-        if key == "installed" or key.startswith("distributions"):
-            continue
-        before = was.get(key)
-        if isinstance(value, dict):
-            before = before if isinstance(before, dict) else {}
-            for name in dict.fromkeys([*before, *value]):
-                yield from _changed(f"{key}.{name}", before.get(name), value.get(name))
-        else:
-            yield from _changed(key, before, value)
-    yield from _installed_differ(was, now)
-
-
-def _installed_differ(
-    was: Mapping[str, object], now: Mapping[str, object]
-) -> Iterator[str]:
-    """Name the packages where both lists are known, and the digests otherwise."""
-    key = "distributions"
-    if was.get(key) == now.get(key):
-        return
-    before, after = was.get("installed"), now.get("installed")
-    if not isinstance(before, dict) or not isinstance(after, dict) or not after:
-        yield from _changed(key, was.get(key), now.get(key))
-        return
-    for name in sorted({*before, *after}):
-        yield from _changed(name, before.get(name), after.get(name))
-
-
 def _devices_differ(was: object, now: Sequence[Device]) -> Iterator[str]:
     before = was if isinstance(was, list) else []
     for index in range(max(len(before), len(now))):
         old = before[index] if index < len(before) else {}
         new = dataclasses.asdict(now[index]) if index < len(now) else {}
         where = "" if len(before) < 2 and len(now) < 2 else f" {index}"
-        yield from _changed(f"gpu{where}", old.get("name"), new.get("name"))
+        yield from changed(f"gpu{where}", old.get("name"), new.get("name"))
         if old and new:
-            yield from _changed(f"driver{where}", old.get("driver"), new.get("driver"))
-
-
-def _changed(name: str, was: object, now: object) -> Iterator[str]:
-    if was != now:
-        yield f"{name} {_short(was)} -> {_short(now)}"
-
-
-def _short(value: object) -> str:
-    if value is None:
-        return "none"
-    text = str(value)
-    return text[:12] if _HEX64.fullmatch(text) else text
-
-
-def _worker_files(provider: "ProviderManifest") -> list[Path]:
-    """List the worker and the modules beside it, which it may import."""
-    beside = set(provider.directory.rglob("*.py"))
-    smoke = (
-        {provider.resolve(provider.smoke_script)} if provider.smoke_script else set()
-    )
-    worker = (
-        {provider.resolve(provider.runtime_worker)}
-        if provider.runtime_worker
-        else set()
-    )
-    return sorted((beside - smoke) | worker)
-
-
-def _smoke_files(provider: "ProviderManifest") -> list[Path]:
-    """List the script, and the provider's files that a request names."""
-    if provider.smoke_script:
-        return [provider.resolve(provider.smoke_script)]
-    named = (provider.directory / text for text in _texts(provider.smoke_request))
-    return sorted({path for path in named if _is_file(path)})
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        # a text of a request is any text: too long for a name, or with a NUL
-        return False
-
-
-def _kit_commit(provider: "ProviderManifest") -> str | None:
-    kit = kits.declared(provider.kit_file())
-    return None if kit is None else kit.commit
-
-
-def _digest(path: Path) -> str | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return None
-
-
-def _digest_all(paths: Sequence[Path]) -> str | None:
-    """Give one digest for several files by name and content; None for no file."""
-    if not paths:
-        return None
-    return _digest_of_json([[path.name, _digest(path)] for path in paths])
-
-
-def _digest_of_json(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+            yield from changed(f"driver{where}", old.get("driver"), new.get("driver"))

@@ -541,6 +541,20 @@ def test_an_image_without_a_digest_is_a_warning(tmp_path: Path) -> None:
     assert pinned.warnings() == []
 
 
+# -- how it is accepted
+
+
+def test_sizes_to_accept_are_read_and_are_no_part_of_what_runs(tmp_path: Path) -> None:
+    asked = (HERE / "good" / "accept.toml").read_text()
+    plain = manifest.load(put(tmp_path / "a", ECHO))
+    echo = manifest.load(put(tmp_path / "b", asked))
+
+    assert (echo.accept_sizes, echo.accept_timeout_s) == ((10, 200, 4000), 60)
+    assert echo.accept_request == {"op": "echo", "text": "{residues}"}
+    assert plain.accept_sizes == ()
+    assert manifest.effective_digest(echo) == manifest.effective_digest(plain)
+
+
 # -- its digest
 
 
