@@ -57,6 +57,8 @@ class ExecEnvironment:
     gpu: str = "none"
     """The policy: none, optional or required."""
     network: str = "none"
+    user: tuple[int, int] | None = None
+    """The uid and gid inside a docker or podman container; None: the caller's."""
     declared: frozenset[str] = frozenset()
     """Names whose value the provider declares; a container sees them also where the
     caller's value of the same name stays outside."""
@@ -118,6 +120,13 @@ class ExecEnvironment:
         """Give the variables that lead a model's caches into `cache_dir`."""
         return _cache_env(self.cache_dir(), contained=self.contained)
 
+    def can_write(self, path: Path) -> bool:
+        """Say whether what is written at an absolute path is seen outside as well."""
+        path = Path(os.path.normpath(path))
+        return not self.contained or any(
+            bind.writable and path.is_relative_to(bind.path) for bind in self.binds
+        )
+
     def container_cli(self, environ: Mapping[str, str] | None = None) -> str | None:
         """Find the program that lists and stops containers; None: no container here."""
         if self.kind != "docker":
@@ -157,10 +166,10 @@ class ExecEnvironment:
     ) -> tuple[list[str], dict[str, str]]:
         program = container_program(environ, self.slug)
         podman = "podman" in Path(program).name
-        uid, gid = os.geteuid(), os.getegid()
+        uid, gid = self.user or (os.geteuid(), os.getegid())
         device, passed = self._device(passed, podman=podman)
         argv = [program, "run", "--rm", "-i", "--init", "--user", f"{uid}:{gid}"]
-        if podman and uid != 0:
+        if podman and os.geteuid() != 0:
             argv += ["--userns=keep-id"]
         argv += ["--network", self.network]
         argv += [f"--label={name}={value}" for name, value in self._labels(passed)]
@@ -217,8 +226,8 @@ class ExecEnvironment:
             argv += ["--nv"]
         argv += ["--no-home", "--cleanenv"]
         for bind in self.binds:
-            mode = "rw" if bind.writable else "ro"
-            argv += ["--bind", f"{bind.path}:{bind.path}:{mode}"]
+            # not --bind: that has no way to write a path with a colon or a comma
+            argv += ["--mount", _mount(bind)]
         inside = {f"APPTAINERENV_{name}": value for name, value in passed.items()}
         return [*argv, str(self.sif), *inner], {**_client(environ, {}), **inside}
 
@@ -411,7 +420,9 @@ def _client(environ: Mapping[str, str], passed: Mapping[str, str]) -> dict[str, 
     }
     home = client.get("HOME")
     if home and "HOME" in passed:
-        client.setdefault("DOCKER_CONFIG", f"{home}/.docker")
+        if Path(home, ".docker", "config.json").exists():
+            # podman takes a named one that is not there for an error
+            client.setdefault("DOCKER_CONFIG", f"{home}/.docker")
         client.setdefault("XDG_DATA_HOME", f"{home}/.local/share")
         client.setdefault("XDG_CONFIG_HOME", f"{home}/.config")
     return client

@@ -102,15 +102,20 @@ def test_a_declared_home_reaches_the_container_and_not_its_client(
 ) -> None:
     docker = program(tmp_path / "bin", "docker")
     made = container(tmp_path, declared=frozenset({"HOME"}))
+    login = tmp_path / ".docker" / "config.json"
+    login.parent.mkdir()
+    login.write_text("{}")
+    environ = {"PATH": str(docker.parent), "HOME": str(tmp_path)}
 
-    argv, env = made.argv(
-        [], {"HOME": "/inside"}, {"PATH": str(docker.parent), "HOME": "/me"}
-    )
+    argv, env = made.argv([], {"HOME": "/inside"}, environ)
 
     assert argv[-4:] == ["-e", "HOME", "model@sha256:00", "python"]
     assert env["HOME"] == "/inside"
-    assert env["DOCKER_CONFIG"] == "/me/.docker"
-    assert env["XDG_DATA_HOME"] == "/me/.local/share"
+    assert env["DOCKER_CONFIG"] == str(login.parent)
+    assert env["XDG_DATA_HOME"] == f"{tmp_path}/.local/share"
+    login.unlink()
+    # podman takes a named one that is not there for an error
+    assert "DOCKER_CONFIG" not in made.argv([], {"HOME": "/inside"}, environ)[1]
 
 
 def test_a_name_that_the_client_lives_by_is_refused(tmp_path: Path) -> None:
@@ -220,15 +225,19 @@ def test_every_path_that_is_not_there_is_named_before_the_start(
     assert caught.value.next == f"mkdir -p '{tmp_path}/a b'"
 
 
-def test_apptainer_gets_values_by_its_own_variables(tmp_path: Path) -> None:
+def test_apptainer_gets_values_by_its_own_variables_and_any_path(
+    tmp_path: Path,
+) -> None:
     apptainer = program(tmp_path / "bin", "apptainer")
+    comma = tmp_path / "a:b,c d"
+    comma.mkdir()
     made = container(
         tmp_path,
         kind="apptainer",
         image=None,
         sif=tmp_path / "m.sif",
         gpu="required",
-        binds=(Bind(path=tmp_path), Bind(path=apptainer, writable=True)),
+        binds=(Bind(path=tmp_path), Bind(path=comma, writable=True)),
     )
 
     argv, env = made.argv(
@@ -239,8 +248,8 @@ def test_apptainer_gets_values_by_its_own_variables(tmp_path: Path) -> None:
 
     assert argv == [
         *(str(apptainer), "exec", "--nv", "--no-home", "--cleanenv"),
-        *("--bind", f"{tmp_path}:{tmp_path}:ro"),
-        *("--bind", f"{apptainer}:{apptainer}:rw"),
+        *("--mount", f"type=bind,source={tmp_path},target={tmp_path},readonly"),
+        *("--mount", f'type=bind,"source={comma}","target={comma}"'),
         *(str(tmp_path / "m.sif"), "python", "w.py"),
     ]
     assert env == {
