@@ -15,16 +15,19 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from remote_resident import __version__, places
 from remote_resident.errors import ProviderError
 
+T = TypeVar("T")
 Identity = tuple[int, int, int, int]
 """Size in bytes, mtime_ns, ctime_ns, inode."""
 
 MAX_BYTES = 4 * 2**20
 """No manifest, lock or script is larger; what is was named by mistake."""
+NOWHERE: Identity = (0, 0, 0, 0)
+"""Of no file."""
 _SETTLED_NS = 2_000_000_000
 _SUM_BYTES = 4
 
@@ -84,6 +87,16 @@ class Readings:
             known = read(data)
             self.note(file, identity, how, known)
         return known
+
+    def worked(self, what: str, parts: tuple[Any, ...], work: Callable[[], T]) -> T:
+        """Give what follows from plain values alone; the last of each kind is kept."""
+        kept = self._entries.setdefault("", (NOWHERE, {}))[1]
+        known = kept.get(what)
+        if known is None or known[0] != parts:
+            known = kept[what] = (parts, work())
+            self._changed = True
+        value: T = known[1]
+        return value
 
     def digest(self, file: str) -> str:
         """Give the SHA-256 of a file, 64 hex. Raises OSError."""

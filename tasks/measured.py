@@ -8,22 +8,21 @@ process is started unless a device is present.
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import os
-import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import interpreters, kits, machine, places
+from remote_resident import places, readings
 from remote_resident.errors import ProviderError
-from tasks import environment
+from tasks.inputs import changed
+from tasks.inputs import changes as changes
+from tasks.inputs import inputs as inputs
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
+    from remote_resident.readings import Readings
 
 SCHEMA = 1
 """Of the report; a report with any other is refused."""
@@ -84,29 +83,38 @@ def there(path: Path) -> bool:
         ) from None
 
 
-def read(path: Path) -> Report | None:
-    """Read a report; None where there is none.
+def read(path: Path, kept: "Readings | None" = None) -> Report | None:
+    """Read a report; None where there is none. `kept`: what it read as before.
 
     Raises ProviderError (`stale`) for what is not a report of this schema.
     """
+    kept = readings.Readings(None) if kept is None else kept
     try:
-        text = path.read_text(encoding="utf-8")
+        tables = kept.of(str(path), "report", _tables)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as exc:
-        raise _unreadable(path, str(exc)) from exc
-    try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as exc:
-        raise _unreadable(path, f"no TOML found ({exc})") from None
-    if tables.get("schema") != SCHEMA:
-        raise _unreadable(path, f"schema {tables.get('schema')!r} found")
-    missing = [name for name in TABLES if not isinstance(tables.get(name), dict)]
-    if missing:
-        raise _unreadable(path, f"no table {', '.join(missing)} found")
+    except (OSError, ValueError) as exc:
+        raise _unreadable(path, str(exc)) from None
     return Report(
         slug=str(tables.get("slug")), path=path, **{n: tables[n] for n in TABLES}
     )
+
+
+def _tables(data: bytes) -> dict[str, object]:
+    """Read a report's text. Raises ValueError, which says what was found."""
+    import tomllib
+
+    text = data.decode()
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as exc:
+        raise ValueError(f"no TOML found ({exc})") from None
+    if tables.get("schema") != SCHEMA:
+        raise ValueError(f"schema {tables.get('schema')!r} found")
+    missing = [name for name in TABLES if not isinstance(tables.get(name), dict)]
+    if missing:
+        raise ValueError(f"no table {', '.join(missing)} found")
+    return tables
 
 
 def write(path: Path, report: Report) -> None:
@@ -178,6 +186,8 @@ def _unwritable(path: Path, exc: OSError) -> ProviderError:
 @functools.cache
 def devices() -> tuple[Device, ...]:
     """Describe the GPUs of this machine, asked once per process."""
+    from remote_resident import machine
+
     if not machine.device_count():
         return ()
     return tuple(
@@ -193,6 +203,8 @@ def devices() -> tuple[Device, ...]:
 
 def machine_table(gpus: Sequence[Device]) -> dict[str, object]:
     """Describe this machine and its devices for a report."""
+    from remote_resident import machine
+
     return {**machine.facts(), "gpus": [dataclasses.asdict(gpu) for gpu in gpus]}
 
 
@@ -202,9 +214,18 @@ def weight_digests(provider: "ProviderManifest") -> dict[str, str | None]:
     return {weight.name: known.get(weight.name) for weight in provider.weights_files}
 
 
-def inputs_now(provider: "ProviderManifest") -> dict[str, object]:
-    """Give what a report would rest on now, digests from the memo where it has them."""
-    return inputs(provider, weight_digests(provider))
+def inputs_now(
+    provider: "ProviderManifest", weights: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """Give what a report would rest on now, digests from the memo where it has them.
+
+    `weights`: digests by name, known already; None: they are looked for.
+    """
+    if weights is None:
+        known = weight_digests(provider)
+    else:
+        known = {w.name: weights.get(w.name) for w in provider.weights_files}
+    return inputs(provider, known, provider.readings())
 
 
 def compose(
@@ -236,10 +257,14 @@ def differs(
     provider: "ProviderManifest",
     report: Report,
     gpus: Callable[[], Sequence[Device]] = devices,
+    weights: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Say what a report rests on and is not so any more; empty: it is current."""
+    """Say what a report rests on and is not so any more; empty: it is current.
+
+    `weights` as for `inputs_now`.
+    """
     return [
-        *changes(report.inputs, inputs_now(provider)),
+        *changes(report.inputs, inputs_now(provider, weights)),
         *_devices_differ(report.machine.get("gpus", []), gpus()),
     ]
 
