@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -118,7 +119,8 @@ class DaemonClient:
             # an answer may stand there although not all was taken: a refusal
             with contextlib.suppress(BrokenPipeError):
                 connection.request(method, path, content)
-            yield connection.getresponse()
+            with connection.getresponse() as answer:
+                yield answer
         except TimeoutError:
             raise ProviderError(
                 f"{self.path}: no answer to {method} {path} within {timeout_s} s",
@@ -236,8 +238,8 @@ def _start(places: Places, deadline: float) -> None:
         os.close(write_fd)
     said = _said(read_fd, deadline)
     if said.get("ready"):
-        # it outlives this process, which is not to be warned of that
-        child.returncode = 0
+        # it may outlive this process, or end before it and want to be reaped
+        threading.Thread(target=child.wait, daemon=True).start()
         return
     if said.get("reason") == "locked" and time.monotonic() < deadline:
         # one that is just ending, or somebody else's start by hand
@@ -272,13 +274,13 @@ def _said(read_fd: int, deadline: float) -> dict[str, Any]:
 def _not_started(
     child: "subprocess.Popen[bytes]", said: dict[str, Any], log: Log, since: int
 ) -> ProviderError:
-    if "reason" in said:
-        return failures.error_of(failures.CONFLICT, said)
     try:
         child.wait(5.0)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+    if "reason" in said:
+        return failures.error_of(failures.CONFLICT, said)
     tail = "".join(f"\n    {line}" for line in log.tail(since))
     wrote = f", its last lines:{tail}" if tail else ", to which it wrote nothing"
     return ProviderError(

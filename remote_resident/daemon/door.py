@@ -111,13 +111,15 @@ class Conversation(BaseHTTPRequestHandler):
     ) -> None:
         """Refuse what is no request, in the shape of every other failure."""
         self.close_connection = True
+        # to what is no request the library would answer without a status
+        self.request_version = self.protocol_version
         self._send(code, _refusal("bad_request", message or f"status {code}"))
 
     def do_GET(self) -> None:
         """Answer."""
         self._answer()
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the library asks
 
     def _answer(self) -> None:
         url = urlsplit(self.path)
