@@ -51,12 +51,18 @@ def judged(step: str, checks: Sequence["ProviderCheck"]) -> Came:
 
 
 def _judged(step: str, found: "ProviderCheck") -> StepResult:
+    notes = [f"note: {note}" for note in found.notes]
     if not found.ok:
-        result = refused(step, found.problems)
+        result = refused(step, found.problems, lines=notes)
         ours = any(problem.reason == "internal" for problem in found.problems)
         return replace(result, reason="internal") if ours else result
-    detail = "set up on this machine" if found.set_up else "not set up on this machine"
-    return StepResult(step, "present", detail if step == "check" else "at its pins")
+    if step != "check":
+        return StepResult(step, "present", "at its pins")
+    if found.set_up:
+        return StepResult(step, "present", "set up on this machine", lines=notes)
+    # one line each: a tree has many providers that a machine has not
+    elsewhere = "; verified elsewhere" if notes else ""
+    return StepResult(step, "present", f"not set up on this machine{elsewhere}")
 
 
 def as_tu(result: StepResult, typed: Mapping[str, str] | None = None) -> StepResult:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from remote_resident import kits
 from remote_resident.errors import Problem, ProviderError
-from tasks import environment, kit, lock, measured
+from tasks import environment, kit, ladder, lock, measured
+from tasks.claims import compared
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
@@ -32,6 +33,8 @@ class ProviderCheck:
     """True: this machine has a measured report of it."""
     from_memo: list[str] = field(default_factory=list)
     """Weights whose digest was not computed now."""
+    notes: tuple[str, ...] = ()
+    """What is worth knowing of its claims, and wrong nowhere."""
 
     @property
     def ok(self) -> bool:
@@ -192,34 +195,42 @@ def _machine(provider: "ProviderManifest", *, deep: bool) -> ProviderCheck:
     """Hold what was set up here against what is declared now."""
     path = measured.report_path(provider)
     if not measured.there(path):
-        return ProviderCheck(slug=provider.slug)
+        notes = compared(provider, None, state="missing").notes
+        return ProviderCheck(slug=provider.slug, notes=notes)
     weights = provider.check_weights(deep=deep)
+    held, notes = _report(provider, path)
     problems = [
         *environment.problems(provider),
         *kit.problems(provider),
         *weights.problems,
-        *_report(provider, path),
+        *held,
     ]
     return ProviderCheck(
         slug=provider.slug,
         problems=problems,
         set_up=True,
         from_memo=weights.from_memo,
+        notes=notes,
     )
 
 
-def _report(provider: "ProviderManifest", path: Path) -> Iterator[Problem]:
+def _report(
+    provider: "ProviderManifest", path: Path
+) -> tuple[list[Problem], tuple[str, ...]]:
+    """Say what is wrong with a report, and what else is worth knowing of it."""
     try:
         report = measured.read(path)
     except ProviderError as error:
-        yield _stale(provider, str(error))
-        return
+        return [_stale(provider, str(error))], ()
     if report is None:
-        return
+        return [], ()
     changes = measured.differs(provider, report)
-    if changes:
-        yield _stale(provider, f"{provider.slug}: {'; '.join(changes)}")
-    yield from measured.contradictions(provider, report)
+    stale = [_stale(provider, f"{provider.slug}: {'; '.join(changes)}")]
+    state = "stale" if changes else "current"
+    accepted, damaged = ladder.found(path)
+    held = compared(provider, report, state=state, acceptance=accepted)
+    problems = [*(stale if changes else ()), *held.problems]
+    return problems, (*held.notes, *damaged)
 
 
 def _stale(provider: "ProviderManifest", text: str) -> Problem:

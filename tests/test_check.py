@@ -11,7 +11,7 @@ import pytest
 from small_tree import MANIFEST, look_alike, pin, provider, tree
 
 from remote_resident.errors import UsageError
-from tasks import check, measured
+from tasks import check, claims, findings, measured
 
 LONG_AGO = 1_000_000_000
 WEIGHTS = """
@@ -219,11 +219,13 @@ def test_a_broken_provider_never_hides_another(root: Path) -> None:
 def test_an_error_of_our_own_is_that_providers_and_keeps_its_traceback(
     set_up: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> list[object]:
+    def broken(_: object, report: object, **__: object) -> claims.Compared:
+        if report is None:
+            return claims.Compared()
         raise ZeroDivisionError("of ours")
 
     second(set_up, MANIFEST.replace('"m"', '"n"').replace('lock = "n"', 'lock = "m"'))
-    monkeypatch.setattr(measured, "contradictions", broken)
+    monkeypatch.setattr(findings, "compared", broken)
     failing, good = check.check(set_up)
 
     (problem,) = failing.problems

@@ -3,6 +3,8 @@
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,10 @@ from small_tree import tree as small_tree
 
 from remote_resident.errors import ProviderError
 from remote_resident.manifest import ProviderManifest
-from tasks import measured
+from tasks import history, measured, smoke
 from tasks.measured import Device, Report
 
-GIB = 2**30
+ROOT = Path(__file__).parents[1]
 WEIGHT = b"weights"
 TOML = f"""\
 slug = "m"
@@ -76,6 +78,11 @@ def certified(provider: ProviderManifest) -> Report:
     return report
 
 
+def left(path: Path) -> list[str]:
+    """List the files beside a report."""
+    return [entry.name for entry in path.parent.iterdir() if entry.is_file()]
+
+
 def test_a_report_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "below" / "m.toml"
     report = Report(
@@ -91,7 +98,7 @@ def test_a_report_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     measured.write(path, report)
 
     assert measured.read(path) == report
-    assert [entry.name for entry in path.parent.iterdir()] == ["m.toml"]
+    assert left(path) == ["m.toml"]
 
 
 def test_what_is_not_known_is_left_out_and_a_known_zero_is_not(
@@ -147,7 +154,7 @@ def test_a_report_that_cannot_be_written_leaves_the_last_one(tree: Path) -> None
     with pytest.raises(TypeError):
         measured.write(path, unwritable)
     assert measured.read(path) == report
-    assert [entry.name for entry in path.parent.iterdir()] == ["m.toml"]
+    assert left(path) == ["m.toml"]
 
 
 @pytest.mark.parametrize(
@@ -306,35 +313,124 @@ def test_another_device_or_driver_is_named(
     assert measured.differs(provider, report, lambda: now) == texts
 
 
-# -- what it contradicts
+# -- what is kept of earlier runs
 
 
-def test_a_budget_below_the_measured_peak_is_contradicted(tree: Path) -> None:
-    provider = load(tree)
-    report = compose(provider, memory={"rss_peak_bytes": GIB})
-
-    [problem] = measured.contradictions(provider, report)
-    assert problem.text == (
-        "m: host.ram_budget_gb: 0.5 GiB declared, 1.0 GiB (1073741824 bytes) measured"
-    )
-    assert (problem.step, problem.reason) == ("measured", "over_budget")
+def at(report: Report, minute: int) -> Report:
+    when = f"2026-11-29T12:{minute:02}:00+00:00"
+    return replace(report, certified={"at": when, "by": "test"})
 
 
-def test_growth_and_a_slow_start_are_contradicted_with_their_numbers(
+def minutes(path: Path) -> list[int]:
+    reports, damaged = history.read(path)
+    assert damaged == []
+    return [moment.minute for one in reports if (moment := history.moment(one))]
+
+
+def test_each_certification_is_kept_beside_the_current_report(tree: Path) -> None:
+    report = certified(load(tree))
+    path = measured.report_path(load(tree))
+    shutil.rmtree(history.directory(path))
+    path.unlink()
+    for minute in (1, 2, 3):
+        measured.write(path, at(report, minute))
+
+    assert minutes(path) == [1, 2, 3]
+    assert [file.name for file in sorted(history.directory(path).iterdir())] == [
+        f"20261129T120{minute}00Z.toml" for minute in (1, 2, 3)
+    ]
+    assert measured.read(path) == at(report, 3)
+
+
+def test_a_report_that_was_there_before_histories_were_is_kept_too(tree: Path) -> None:
+    report = compose(load(tree))
+    path = measured.report_path(load(tree))
+    measured.write(path, at(report, 1))
+    shutil.rmtree(history.directory(path))
+
+    measured.write(path, at(report, 2))
+    assert minutes(path) == [1, 2]
+
+
+def test_two_reports_of_one_second_are_both_kept_and_one_twice_is_once(
     tree: Path,
 ) -> None:
-    provider = load(tree)
-    report = compose(
-        provider, memory={"growth_mib": 32.0}, timing={"spawn_to_ready_s": 11.5}
+    report = at(compose(load(tree)), 1)
+    path = measured.report_path(load(tree))
+    for growth in (1.0, 2.0, 2.0):
+        measured.write(path, replace(report, memory={"growth_mib": growth}))
+
+    reports, _ = history.read(path)
+    assert [one.memory["growth_mib"] for one in reports] == [1.0, 2.0]
+
+
+def test_a_history_is_bounded_and_the_oldest_go(tree: Path) -> None:
+    report = compose(load(tree))
+    path = measured.report_path(load(tree))
+    for minute in range(history.KEPT + 2):
+        measured.write(path, at(report, minute))
+
+    assert minutes(path) == list(range(2, history.KEPT + 2))
+
+
+def test_a_damaged_report_of_a_history_is_named_and_the_others_are_read(
+    tree: Path,
+) -> None:
+    path = measured.report_path(load(tree))
+    measured.write(path, at(compose(load(tree)), 2))
+    torn = history.directory(path) / "20261129T120100Z.toml"
+    torn.write_text("schema = 1\n[mach")
+    (torn.parent / "notes.toml").write_text("not ours")
+
+    reports, damaged = history.read(path)
+    assert len(reports) == 1
+    [text] = damaged
+    assert text.startswith(f"{torn}: no TOML found")
+
+
+def test_a_history_makes_no_step_count_as_done(tree: Path) -> None:
+    path = measured.report_path(load(tree))
+    measured.write(path, at(compose(load(tree)), 1))
+    path.unlink()
+
+    [problem] = smoke.problems(load(tree))
+    assert problem.reason == "stale"
+
+
+def test_what_cannot_be_kept_is_not_certified_and_says_why(tree: Path) -> None:
+    path = measured.report_path(load(tree))
+    report = certified(load(tree))
+    shutil.rmtree(history.directory(path))
+    history.directory(path).write_text("a file in its place")
+
+    with pytest.raises(ProviderError) as refused:
+        measured.write(path, at(report, 1))
+    assert refused.value.reason == "unreadable"
+    assert measured.read(path) == report
+
+
+IN_TMPFS = 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1/m.toml"'
+FULL = """
+import sys; from pathlib import Path; from tasks import measured
+path = Path(sys.argv[1])
+path.with_name("filler").write_bytes(bytes(60 << 10))
+try:
+    measured.write_whole(path, "x" * (60 << 10))
+except measured.ProviderError as exc:
+    print(exc.reason, exc, exc.next, [p.name for p in path.parent.iterdir()], sep="|")
+"""
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    words = ("unshare", "-rm", "sh", "-c", IN_TMPFS, "sh", str(tmp_path))
+    ran = subprocess.run(
+        [*words, sys.executable, FULL], capture_output=True, text=True, cwd=ROOT
     )
+    if ran.returncode:
+        pytest.skip(f"no file system of one's own here: {ran.stderr.strip()}")
 
-    assert [p.text for p in measured.contradictions(provider, report)] == [
-        "m: smoke.max_growth_mib: 8.0 declared, 32.0 measured",
-        "m: runtime.start_timeout_s: 10.0 s declared, 11.5 s measured",
-    ]
-
-
-def test_what_was_not_measured_contradicts_nothing(tree: Path) -> None:
-    provider = load(tree)
-
-    assert measured.contradictions(provider, compose(provider)) == []
+    path = tmp_path / "m.toml"
+    assert ran.stdout.strip() == (
+        f"disk_full|{path}: No space left on device, space for the file wanted|"
+        f"df -h {tmp_path}|['filler']"
+    )
