@@ -1,4 +1,4 @@
-"""What the graph does besides setting up: check, verify, report, room, env, lock.
+"""What the graph does besides setting up: check, verify, report, room, env, accept, lock.
 
 Each gives what it came to by slug, and leaves showing it to the reporter.
 """
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote_resident.errors import Problem
-from tasks.step import Making, Progress, StepResult, refused
+from tasks.step import STEPS, Making, Progress, StepResult, refused
 
 if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
     from tasks.check import ProviderCheck
     from tasks.run import Run
 
@@ -23,7 +24,7 @@ Came = list[tuple[str, StepResult]]
 """What something came to, by slug."""
 
 _NEXT = re.compile(
-    r"^(next: (?:.* && )?)doit (setup|check|report|room|env|verify|lock):(\S+)$"
+    r"^(next: (?:.* && )?)doit (setup|check|report|room|env|verify|accept|lock):(\S+)$"
 )
 
 
@@ -132,6 +133,39 @@ def env(run: "Run", name: str) -> Came:
     provider = run.find(run.tree, name)
     with run.turn(provider):
         return driven(run, provider.slug, "env", environments.make(provider))
+
+
+def accept(run: "Run", name: str) -> Came:
+    """Put a provider that is set up through the acceptance suite, in its turn."""
+    from tasks import accept as accepting
+
+    provider = run.find(run.tree, name)
+    slug = provider.slug
+
+    def show(result: StepResult) -> None:
+        run.reporter.record(slug, result)
+
+    with run.turn(provider):
+        if not_set_up := _not_set_up(run, provider):
+            return [(slug, not_set_up)]
+        return driven(run, slug, "accept", accepting.make(provider, on_phase=show))
+
+
+def _not_set_up(run: "Run", provider: "ProviderManifest") -> StepResult | None:
+    """Say which step of the setup does not hold; None: all do."""
+    for step in STEPS:
+        found = run.ask(provider, step)
+        if not found.ok:
+            text = f"{provider.slug}: its {step} step does not hold"
+            lines = [line for line in found.lines if not line.startswith("next: ")]
+            return StepResult(
+                "accept",
+                "refused",
+                text,
+                found.reason,
+                [*lines, f"next: doit setup:{provider.slug}"],
+            )
+    return None
 
 
 def lock(run: "Run", name: str) -> Came:

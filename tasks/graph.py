@@ -41,6 +41,7 @@ Developer = Mapping[str, tuple[str, Callable[[Path], Making]]]
 _SIGNPOSTS = {
     "env": "Create a provider's environment by its lock's recipe: doit env:<slug>",
     "verify": "Read every weight of a provider in full: doit verify:<slug>",
+    "accept": "Put a provider through the acceptance suite: doit accept:<slug>",
     "room": "Say whether a provider would fit on this machine now: doit room:<slug>",
     "lock": "Resolve locks/<name>.in anew: doit lock:<name>",
 }
@@ -297,7 +298,7 @@ def _commands(run: Run, selection: Selection) -> "Iterator[Task]":
             node = Node(name, verb, shown=verb != "report")
             call = partial(look, run, [name] if name else None)
             yield _command(_joined(verb, name), node, call, doc)
-    making = {"env": commands.env, LOCK: commands.lock}
+    making = {"env": commands.env, "accept": commands.accept, LOCK: commands.lock}
     for verb, make in making.items():
         for name in selection.of(verb):
             call = partial(make, run, name)

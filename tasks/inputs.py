@@ -156,8 +156,9 @@ def _manifest(provider: "ProviderManifest", kept: Readings | None) -> str:
 def _worker_files(provider: "ProviderManifest") -> list[str]:
     """List the worker and the modules beside it, which it may import."""
     beside = set(_modules(str(provider.directory)))
-    if provider.smoke_script:
-        beside.discard(str(provider.resolve(provider.smoke_script)))
+    for script in (provider.smoke_script, provider.accept_script):
+        if script:
+            beside.discard(str(provider.resolve(script)))
     if provider.runtime_worker:
         beside.add(str(provider.resolve(provider.runtime_worker)))
     return sorted(beside)

@@ -12,7 +12,7 @@ from tasks.step import STEPS
 WHOLE = ""
 """Stands for a command without a name, as in plain `check`."""
 
-BY_SLUG = ("setup", "check", "report", "env", "verify", "room", *STEPS)
+BY_SLUG = ("setup", "check", "report", "env", "verify", "room", "accept", *STEPS)
 """Commands that take a slug after a colon."""
 BY_ITSELF = ("setup", "check", "report")
 """Commands that mean every provider when no slug is given."""

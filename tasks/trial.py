@@ -130,6 +130,8 @@ class Trial:
     provider: "ProviderManifest"
     corner: Corner
     admit: "Admit | None"
+    limit_s: float | None = None
+    """The deadline of all of it; None: the smoke's."""
     meter: Meter = field(default_factory=Meter)
     answers: list[tuple[str, Answer]] = field(default_factory=list)
     """The first and the identical ones of one held worker, in order, by name."""
@@ -179,7 +181,7 @@ class Trial:
             self.seconds = time.monotonic() - began
 
     def _said(self, began: float) -> Iterator[str | Progress]:
-        limit_s = self.provider.smoke_timeout_s
+        limit_s = self.limit_s or self.provider.smoke_timeout_s
         while True:
             now = time.monotonic() - began
             if now >= limit_s:
