@@ -9,17 +9,16 @@ recorded for other processes.
 
 import contextlib
 import errno
-import json
 import os
 import stat
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remote_resident import places
+from remote_resident import kept_file, places
 from remote_resident.errors import Problem, ProviderError
+from remote_resident.links import real_directory
 
 if TYPE_CHECKING:
     from collections import deque
@@ -38,7 +37,9 @@ _TICK_NS = 20_000_000
 """Longer than the clock of any filesystem that keeps fractions of a second."""
 _BUFFER_BYTES = 1024 * 1024
 _SHOWN = 10
-_VERSION = 1
+_VERSION = 2
+_ENTRY = 5
+"""The four numbers of an identity, and the digest."""
 _FORMAT, _REGULAR, _LINK = 0o170000, stat.S_IFREG, stat.S_IFLNK
 _NOTHING: dict[str, Any] = {}
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,22 +50,23 @@ _LEFTOVER_ENDS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+# named tuples where a dataclass would only cost every start of the command line
+
+
+class Wanted(NamedTuple):
     """A file as it is declared."""
 
     name: str
-    path: Path
+    path: str | Path
     size: int | None = None
     """Bytes; None: not declared."""
     sha256: str | None = None
     """64 hex; None: not pinned, so that to be there is enough."""
-    unpacked_dir: Path | None = None
+    unpacked_dir: str | Path | None = None
     """Where the archive's members must all be; None: it is used as it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(NamedTuple):
     """What a look at files came to."""
 
     problems: list[Problem]
@@ -180,9 +182,9 @@ class DigestMemo:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.files = _load(path)
+        self.files = _load(str(path))
         """By resolved path: the four numbers of the identity, then the digest."""
-        self._new: dict[str, list[Any]] = {}
+        self._new: dict[str, tuple[Any, ...]] = {}
 
     def get(self, name: str | Path, st: os.stat_result) -> str | None:
         """Give the digest of the file that `st` describes; None: unknown."""
@@ -194,13 +196,14 @@ class DigestMemo:
 
     def lookup(self, key: str, identity: Identity) -> str | None:
         """Do what `get` does, for a path that is resolved already."""
-        return _remembered(self.files.get(key), identity)
+        entry = self.files.get(key)
+        return entry[4] if entry is not None and entry[:4] == identity else None
 
     def note(self, key: str, identity: Identity, digest: str) -> None:
         """Do what `put` does, for a path that is resolved already."""
         if time.time_ns() - identity[1] < _SETTLED_NS:
             return
-        entry = [*identity, digest]
+        entry = (*identity, digest)
         if self.files.get(key) != entry:
             self.files[key] = self._new[key] = entry
 
@@ -211,13 +214,12 @@ class DigestMemo:
         with contextlib.suppress(OSError, ProviderError):
             directory = places.ensure(self.path.parent)
             with _one_writer(directory):
-                files = {**_load(self.path), **self._new}
-                _write_json(self.path, {"version": _VERSION, "files": files})
+                files = {**_load(str(self.path)), **self._new}
+                kept_file.write(str(self.path), _VERSION, files)
             self._new = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(NamedTuple):
     """A file as this process read it."""
 
     identity: Identity
@@ -229,9 +231,6 @@ class _Seen:
 _SEEN: dict[str, _Seen] = {}
 """What this process read, by resolved path. No file could hold it: certified is what was
 read by whoever certifies, and the steps of one run share nothing but their process."""
-
-
-# plain classes where a dataclass would only cost every start of the command line
 
 
 class _Read:
@@ -262,6 +261,8 @@ class _Look:
         self.reads: dict[str, _Read] = {}
         """By resolved path: two names of one file are read once."""
         self.keys: dict[int, str] = {}
+        self.unequal: list[int] = []
+        """Whose digest is not simply the pin."""
         self.declared: set[str] = set()
         self.listings: dict[str, list[str]] = {}
         """Names in the directories of absent files, each listed once."""
@@ -270,40 +271,48 @@ class _Look:
 
     def examine(self) -> None:
         """Stat every file once; find its digest, or note that it must be read."""
-        with contextlib.closing(_Places()) as at:
-            self._examine(at)
+        self._examine(_Places().locate)
+        self.from_memo = [self.wanted[i].name for i in self.digests]
 
-    def _examine(self, at: "_Places") -> None:
+    def _examine(self, locate: "Callable[[str], tuple[str, os.stat_result]]") -> None:
         # names bound once: with a memo this loop is nearly all that a check does
-        locate, seen, digests = at.locate, _SEEN.get, self.digests
+        digests, seen = self.digests, _SEEN.get
         recall = (_NOTHING if self.deep else self.memo.files).get
         for i, want in enumerate(self.wanted):
+            _, path, size, pin, unpacked_dir = want
             try:
-                key, st = locate(str(want.path))
+                key, st = locate(path if type(path) is str else str(path))
             except OSError as exc:
                 self.problems[i] = [self._unreachable(want, exc)]
                 continue
-            size = st.st_size
-            if st.st_mode & _FORMAT != _REGULAR or want.size not in (None, size):
+            found = st.st_size
+            if st.st_mode & _FORMAT != _REGULAR or size not in (None, found):
                 self.problems[i] = [_misfit(want, st)]
                 continue
-            identity = (size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-            here = seen(key)
+            identity = (found, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+            here, entry = seen(key), recall(key)
             if here is not None and here.identity == identity and here.certain:
-                digests[i] = here.digest
-            elif known := _remembered(recall(key), identity):
-                digests[i] = known
-            elif self.deep or want.sha256 or want.unpacked_dir:
-                self.keys[i] = key
-                self.reads.setdefault(key, _Read(key, identity))
-        self.from_memo = [self.wanted[i].name for i in digests]
+                digest = here.digest
+            elif entry is not None and entry[:4] == identity:
+                digest = entry[4]
+            else:
+                if self.deep or pin or unpacked_dir:
+                    self.keys[i] = key
+                    self.reads.setdefault(key, _Read(key, identity))
+                continue
+            digests[i] = digest
+            if pin != digest or unpacked_dir is not None:
+                self.unequal.append(i)
 
     def _unreachable(self, want: Wanted, exc: OSError) -> Problem:
-        if exc.errno not in (errno.ENOENT, errno.ENOTDIR) or want.path.is_symlink():
+        if (
+            exc.errno not in (errno.ENOENT, errno.ENOTDIR)
+            or Path(want.path).is_symlink()
+        ):
             return _unreachable(want, exc)
         if not self.declared:
             self.declared.update(str(w.path) for w in self.wanted)
-        return _absent(want, _leftovers(want.path, self.declared, self.listings))
+        return _absent(want, _leftovers(Path(want.path), self.declared, self.listings))
 
     def read(self, threads: int) -> Generator[tuple[int, int], None, None]:
         """Read what must be read, biggest first."""
@@ -330,8 +339,10 @@ class _Look:
         """Hold what was read against the pins, and archives against their directory."""
         for i, key in self.keys.items():
             self._take(i, self.reads[key])
-        for i, digest in self.digests.items():
-            want = self.wanted[i]
+        for i in (*self.unequal, *self.keys):
+            want, digest = self.wanted[i], self.digests.get(i)
+            if digest is None:
+                continue
             pin = want.sha256
             if pin is not None and pin != digest and pin.lower() != digest:
                 self.problems[i] = [_wrong_digest(want, digest, self._owner(digest))]
@@ -355,27 +366,29 @@ class _Look:
             self.problems[i] = [_changed(want, *read.changed)]
 
     def _compare_members(self, i: int, want: Wanted, digest: str) -> None:
-        kept = self.memo.path.parent / f"members-{digest}.json"
-        members = _load_members(kept)
+        kept = self.memo.path.parent / f"members-{digest}"
+        members = _load_members(str(kept))
         if members is None:
             self.files_opened += 1
             try:
-                members = list_archive(want.path)
+                members = list_archive(Path(want.path))
             except (OSError, ValueError) as exc:
                 self.problems[i] = [_not_an_archive(want, exc)]
                 return
             with contextlib.suppress(OSError, ProviderError):
                 places.ensure(kept.parent)
-                _write_json(kept, {"version": _VERSION, "members": members})
+                kept_file.write(str(kept), _VERSION, members)
         found = _compare_members(want, members)
         if found:
             self.problems[i] = found
 
     def verification(self) -> Verification:
         """Give the result, in the order of what is wanted."""
+        # what was read comes after what was known
+        digests = sorted(self.digests.items()) if self.reads else self.digests.items()
         return Verification(
             problems=[p for i in sorted(self.problems) for p in self.problems[i]],
-            digests={self.wanted[i].name: d for i, d in sorted(self.digests.items())},
+            digests={self.wanted[i].name: d for i, d in digests},
             from_memo=self.from_memo,
             read_bytes=self.read_bytes,
             files_opened=self.files_opened,
@@ -564,45 +577,22 @@ def _compare_members(want: Wanted, members: Sequence[Member]) -> list[Problem]:
 
 
 class _Places:
-    """Resolves paths and stats what they lead to, a directory's path walked once."""
+    """Resolves paths and stats what they lead to."""
 
     def __init__(self) -> None:
-        self._resolved: dict[str, str] = {}
         self._head: str | None = None
-        self._fd = -1
+        self._prefix = ""
 
     def locate(self, path: str) -> tuple[str, os.stat_result]:
         """Give the resolved path and the stat; raises what stat raises."""
-        head, slash, tail = path.rpartition("/")
-        if head != self._head:
-            self._enter(head, head or slash or ".")
-        st = os.lstat(tail, dir_fd=self._fd)
+        st = os.lstat(path)
         if st.st_mode & _FORMAT == _LINK:
             return os.path.realpath(path), os.stat(path)  # noqa: PTH116
-        return f"{self._resolved[head]}/{tail}", st
-
-    def _enter(self, head: str, directory: str) -> None:
-        self.close()
-        self._fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._head = head
-        if head not in self._resolved:
-            self._resolved[head] = os.path.realpath(directory).rstrip("/")
-
-    def close(self) -> None:
-        """Let go of the directory."""
-        if self._head is not None:
-            os.close(self._fd)
-            self._head = None
-
-
-def _remembered(entry: Any, identity: Identity) -> str | None:
-    """Give the digest of a memo's entry, whatever stands there, if it is this file's."""
-    try:
-        size, mtime, ctime, inode, digest = entry
-    except (TypeError, ValueError):
-        return None
-    known = (size, mtime, ctime, inode) == identity
-    return digest if known and isinstance(digest, str) and len(digest) == 64 else None
+        head, slash, tail = path.rpartition("/")
+        if head != self._head:
+            self._head = head
+            self._prefix = f"{real_directory(head or slash or '.').rstrip('/')}/"
+        return self._prefix + tail, st
 
 
 def _identity(st: os.stat_result) -> Identity:
@@ -629,38 +619,21 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _load(path: Path) -> dict[str, Any]:
-    files = _load_json(path).get("files")
-    return files if isinstance(files, dict) else {}
+def _load(path: str) -> dict[str, Any]:
+    files = kept_file.load(path, _VERSION)
+    if not isinstance(files, dict):
+        return {}
+    return {k: v for k, v in files.items() if type(v) is tuple and len(v) == _ENTRY}
 
 
-def _load_members(path: Path) -> list[Member] | None:
-    members = _load_json(path).get("members")
+def _load_members(path: str) -> list[Member] | None:
+    members = kept_file.load(path, _VERSION)
     if not isinstance(members, list):
         return None
     try:
         return [(str(name), size) for name, size in members]
     except (TypeError, ValueError):
         return None
-
-
-def _load_json(path: Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    known = isinstance(loaded, dict) and loaded.get("version") == _VERSION
-    return loaded if known else {}
-
-
-def _write_json(path: Path, value: object) -> None:
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        new.write_text(json.dumps(value, separators=(",", ":")))
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager
@@ -735,8 +708,9 @@ def _absent(want: Wanted, leftovers: list[tuple[str, int]]) -> Problem:
 
 
 def _unreachable(want: Wanted, exc: OSError) -> Problem:
-    if want.path.is_symlink() and exc.errno in (errno.ENOENT, errno.ELOOP):
-        return _not_a_file(want, f"a broken symlink to {want.path.readlink()}")
+    path = Path(want.path)
+    if path.is_symlink() and exc.errno in (errno.ENOENT, errno.ELOOP):
+        return _not_a_file(want, f"a broken symlink to {path.readlink()}")
     if exc.errno in (errno.ENOENT, errno.ENOTDIR):
         return _absent(want, [])
     return _problem(

@@ -223,15 +223,19 @@ class ProviderManifest:
         """Give the declared files as `digests` takes them."""
         from remote_resident.digests import Wanted
 
+        root = self.weights_root()
+        if root is None:
+            return []
+        base = str(root).rstrip("/")
         return [
             Wanted(
-                name=file.name,
-                path=path,
-                size=file.size,
-                sha256=file.sha256,
-                unpacked_dir=_unpacked(file, path),
+                file.name,
+                _below(base, file.name),
+                file.size,
+                file.sha256,
+                file.unpacked_dir and _below(base, file.unpacked_dir),
             )
-            for file, path in self.weight_paths()
+            for file in self.weights_files
         ]
 
     def weights_memo(self) -> "digests.DigestMemo":
@@ -370,16 +374,16 @@ def _variables(text: str) -> list[str]:
 
 def _expanded(text: str) -> str | None:
     """Put in the values of variables; None where one is unset or empty."""
+    if "$" not in text:
+        return text
     if not all(os.environ.get(name) for name in _variables(text)):
         return None
     return _VARIABLE.sub(lambda found: os.environ[found[1] or found[2]], text)
 
 
-def _unpacked(file: WeightFile, path: Path) -> Path | None:
-    if file.unpacked_dir is None:
-        return None
-    depth = len(Path(file.name).parts)
-    return path.parents[depth - 1] / file.unpacked_dir
+def _below(base: str, name: str) -> str:
+    twisted = "./" in name or "//" in name or name[-1] in "./"
+    return str(Path(base, name)) if twisted else f"{base}/{name}"
 
 
 def load(

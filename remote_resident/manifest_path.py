@@ -6,7 +6,8 @@ Strings throughout: paths are slow to make, and a check makes them by the thousa
 import os
 import posixpath
 import stat
-from functools import lru_cache
+
+from remote_resident.links import real_directory
 
 FILE = "provider.toml"
 
@@ -52,27 +53,12 @@ def is_inside(path: str, bound: str) -> bool:
 def is_file_inside(path: str, bound: str) -> bool:
     """Say whether a regular file, itself no symlink, is there and really below `bound`.
 
-    False is no more than a reason to look closer. Directories are resolved once, until
-    `forget`.
+    False is no more than a reason to look closer.
     """
     head, _, tail = path.rpartition("/")
-    real = f"{_real(head)}/{tail}"
+    real = f"{real_directory(head)}/{tail}"
     try:
         mode = os.lstat(real).st_mode
     except (OSError, ValueError):
         return False
-    return stat.S_ISREG(mode) and is_inside(real, _real(bound.rstrip("/")))
-
-
-@lru_cache(maxsize=4096)
-def _real(directory: str) -> str:
-    head, _, tail = directory.rpartition("/")
-    if not tail:
-        return head
-    path = f"{_real(head)}/{tail}"
-    return os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114
-
-
-def forget() -> None:
-    """Resolve directories anew."""
-    _real.cache_clear()
+    return stat.S_ISREG(mode) and is_inside(real, real_directory(bound.rstrip("/")))

@@ -106,7 +106,7 @@ def readings_path(slug: str, tree: str) -> str:
 
 def memo_path(slug: str, tree: Path) -> Path:
     """Name the file of the digests already computed for a provider's weights."""
-    return Path(f"{_of_tree(str(tree), _where())[1]}/{slug}-{tree_id(tree)}.json")
+    return Path(f"{_of_tree(str(tree), _where())[1]}/{slug}-{tree_id(tree)}")
 
 
 def measured_path(slug: str, tree: Path) -> Path:

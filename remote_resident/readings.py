@@ -7,7 +7,6 @@ is recorded that was younger than two seconds when it was read. What is kept is 
 one provider, by one state of this program's code; it may vanish at any time.
 """
 
-import marshal
 import os
 import stat
 import sys
@@ -15,9 +14,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
-from remote_resident import __version__, places
+from remote_resident import __version__, kept_file, places
 from remote_resident.errors import ProviderError
 
 T = TypeVar("T")
@@ -29,7 +29,6 @@ MAX_BYTES = 4 * 2**20
 NOWHERE: Identity = (0, 0, 0, 0)
 """Of no file."""
 _SETTLED_NS = 2_000_000_000
-_SUM_BYTES = 4
 
 
 class Readings:
@@ -109,7 +108,8 @@ class Readings:
             return
         self._changed = False
         with suppress(OSError, ProviderError, ValueError):
-            _write(self.path, self._entries)
+            places.ensure(Path(self.path).parent)
+            kept_file.write(self.path, _code(), self._entries)
 
 
 @lru_cache(maxsize=4096)
@@ -177,45 +177,14 @@ def _identity(st: os.stat_result) -> Identity:
 
 
 def _load(path: str) -> dict[str, tuple[Identity, dict[str, Any]]]:
-    from zlib import crc32
-
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.read(fd, os.fstat(fd).st_size)
-        finally:
-            os.close(fd)
-        body = memoryview(data)[_SUM_BYTES:]
-        # a damaged file could do anything to marshal
-        if crc32(body) != int.from_bytes(data[:_SUM_BYTES], "big"):
-            return {}
-        version, entries = marshal.loads(body)
-    except (OSError, ValueError, TypeError, EOFError):
-        return {}
-    return entries if version == _code() and isinstance(entries, dict) else {}
-
-
-def _write(path: str, entries: dict[str, Any]) -> None:
-    from pathlib import Path
-    from zlib import crc32
-
-    body = marshal.dumps((_code(), entries))
-    places.ensure(Path(path).parent)
-    new = f"{path}.{os.getpid()}.new"
-    try:
-        with open(new, "wb") as file:  # noqa: PTH123
-            file.write(crc32(body).to_bytes(_SUM_BYTES, "big") + body)
-        os.replace(new, path)  # noqa: PTH105
-    except OSError:
-        with suppress(OSError):
-            os.unlink(new)  # noqa: PTH108
-        raise
+    entries = kept_file.load(path, _code())
+    return entries if isinstance(entries, dict) else {}
 
 
 @lru_cache(maxsize=1)
 def _code() -> tuple[Any, ...]:
     """Tell this state of the code from every other: of its version, its files' times."""
-    found: list[Any] = [__version__, sys.implementation.cache_tag, marshal.version]
+    found: list[Any] = [__version__, sys.implementation.cache_tag]
     here = os.path.dirname(__file__)  # noqa: PTH120
     for folder in (here, f"{places.packaged_tree()}/tasks"):
         with suppress(OSError), os.scandir(folder) as entries:

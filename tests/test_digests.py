@@ -2,13 +2,14 @@
 
 import hashlib
 import io
-import json
+import marshal
 import os
 import stat
 import tarfile
 import threading
 import time
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def many(directory: Path, count: int) -> list[Wanted]:
 
 @pytest.fixture
 def memo_at(tmp_path: Path) -> Path:
-    return tmp_path / "memo" / "capiti.json"
+    return tmp_path / "memo" / "capiti"
 
 
 @pytest.fixture(autouse=True)
@@ -375,14 +376,21 @@ def test_a_file_that_became_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     assert read.kind == "a fifo"
 
 
+def memo_file(version: object, files: object) -> bytes:
+    body = marshal.dumps((version, files))
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+WHOLE = memo_file(digests._VERSION, {})
 DAMAGED = {
     "empty": b"",
-    "cut": b'{"version":1,"files":{"/a":[1,2',
+    "cut": WHOLE[:-1],
+    "flipped": bytes([*WHOLE[:-1], WHOLE[-1] ^ 1]),
     "binary": b"\xff\xfe\x00",
-    "list": b"[]",
-    "deep": b"[" * 100_000,
-    "version": b'{"version":99,"files":{}}',
-    "files": b'{"version":1,"files":[]}',
+    "text": b'{"version":1,"files":{}}',
+    "zeros": bytes(4096),
+    "version": memo_file(99, {}),
+    "files": memo_file(digests._VERSION, []),
 }
 
 
@@ -401,13 +409,13 @@ def test_a_damaged_memo_reads_as_empty_and_is_written_anew(
     assert second.files_opened == 0
 
 
-@pytest.mark.parametrize("entry", [None, 7, [], [1, 2], "text", [1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("entry", [None, 7, (), (1, 2), "text", [1] * 5, (1,) * 5])
 def test_a_damaged_entry_is_an_unknown_digest(
     tmp_path: Path, memo_at: Path, entry: object
 ) -> None:
     want = many(tmp_path / "w", 1)[0]
     files = {str(want.path): entry}
-    write(memo_at, json.dumps({"version": 1, "files": files}).encode())
+    write(memo_at, memo_file(digests._VERSION, files))
 
     found = verify([want], DigestMemo(memo_at))
 
