@@ -227,6 +227,10 @@ class _Seen(NamedTuple):
     certain: bool
     """Whether the tick of its last change was over when it was read."""
 
+    def stands_for(self, identity: Identity) -> bool:
+        """Say whether this is what would be read of that file."""
+        return self.certain and self.identity == identity
+
 
 _SEEN: dict[str, _Seen] = {}
 """What this process read, by resolved path. No file could hold it: certified is what was
@@ -271,38 +275,47 @@ class _Look:
 
     def examine(self) -> None:
         """Stat every file once; find its digest, or note that it must be read."""
-        self._examine(_Places().locate)
-        self.from_memo = [self.wanted[i].name for i in self.digests]
-
-    def _examine(self, locate: "Callable[[str], tuple[str, os.stat_result]]") -> None:
         # names bound once: with a memo this loop is nearly all that a check does
-        digests, seen = self.digests, _SEEN.get
         recall = (_NOTHING if self.deep else self.memo.files).get
-        for i, want in enumerate(self.wanted):
-            _, path, size, pin, unpacked_dir = want
+        lstat, seen, digests, unequal = os.lstat, _SEEN, self.digests, self.unequal
+        head, prefix = None, ""
+        for i, (_, path, size, pin, unpacked_dir) in enumerate(self.wanted):
+            path = path if type(path) is str else str(path)
             try:
-                key, st = locate(path if type(path) is str else str(path))
+                st = lstat(path)
+                if st.st_mode & _FORMAT == _LINK:
+                    key, st = os.path.realpath(path), os.stat(path)  # noqa: PTH116
+                else:
+                    above, slash, tail = path.rpartition("/")
+                    if above != head:
+                        head, prefix = above, _resolved(above or slash or ".")
+                    key = prefix + tail
             except OSError as exc:
-                self.problems[i] = [self._unreachable(want, exc)]
+                self.problems[i] = [self._unreachable(self.wanted[i], exc)]
                 continue
             found = st.st_size
-            if st.st_mode & _FORMAT != _REGULAR or size not in (None, found):
-                self.problems[i] = [_misfit(want, st)]
+            if st.st_mode & _FORMAT != _REGULAR or (size != found and size is not None):
+                self.problems[i] = [_misfit(self.wanted[i], st)]
                 continue
             identity = (found, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-            here, entry = seen(key), recall(key)
-            if here is not None and here.identity == identity and here.certain:
-                digest = here.digest
+            entry = recall(key)
+            if seen and key in seen and seen[key].stands_for(identity):
+                digest = seen[key].digest
             elif entry is not None and entry[:4] == identity:
                 digest = entry[4]
             else:
-                if self.deep or pin or unpacked_dir:
-                    self.keys[i] = key
-                    self.reads.setdefault(key, _Read(key, identity))
+                self._unknown(i, key, identity)
                 continue
             digests[i] = digest
             if pin != digest or unpacked_dir is not None:
-                self.unequal.append(i)
+                unequal.append(i)
+        self.from_memo = [self.wanted[i].name for i in digests]
+
+    def _unknown(self, i: int, key: str, identity: Identity) -> None:
+        want = self.wanted[i]
+        if self.deep or want.sha256 or want.unpacked_dir:
+            self.keys[i] = key
+            self.reads.setdefault(key, _Read(key, identity))
 
     def _unreachable(self, want: Wanted, exc: OSError) -> Problem:
         if (
@@ -576,23 +589,8 @@ def _compare_members(want: Wanted, members: Sequence[Member]) -> list[Problem]:
     return found + wrong[:_SHOWN]
 
 
-class _Places:
-    """Resolves paths and stats what they lead to."""
-
-    def __init__(self) -> None:
-        self._head: str | None = None
-        self._prefix = ""
-
-    def locate(self, path: str) -> tuple[str, os.stat_result]:
-        """Give the resolved path and the stat; raises what stat raises."""
-        st = os.lstat(path)
-        if st.st_mode & _FORMAT == _LINK:
-            return os.path.realpath(path), os.stat(path)  # noqa: PTH116
-        head, slash, tail = path.rpartition("/")
-        if head != self._head:
-            self._head = head
-            self._prefix = f"{real_directory(head or slash or '.').rstrip('/')}/"
-        return self._prefix + tail, st
+def _resolved(directory: str) -> str:
+    return f"{real_directory(directory).rstrip('/')}/"
 
 
 def _identity(st: os.stat_result) -> Identity:
