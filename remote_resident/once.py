@@ -1,13 +1,16 @@
 """One request to a fresh process: the worker's script, once, and its end."""
 
+import contextlib
+import os
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from remote_resident import places, spawn, start_command
+from remote_resident import places, processes, spawn, start_command
 from remote_resident.errors import WorkerRequestError, WorkerStartError
 from remote_resident.processes import end_all
 from remote_resident.start_command import Admit, default_admit
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
 
 _ORPHAN_END_S = 10.0
+_ABANDONED_GRACE_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,37 +43,72 @@ def run_once(
 
     `timeout_s` is for all of it; None: the manifest's start and request timeouts. The
     request, the reply and the errors are those of a resident worker's `request`, and
-    the process carries the same marks. Nothing of it is left afterwards.
+    the process carries the same marks. Nothing of it is left afterwards, and what an
+    earlier one left whose caller was killed is ended first.
     """
     manifest_limit = (
         manifest.runtime_start_timeout_s + manifest.runtime_request_timeout_s
     )
     limit_s = manifest_limit if timeout_s is None else timeout_s
     line = _line(manifest, {"op": "predict", **payload})
+    seen = _seen(manifest, payload.get("output_dir"))
+    start_command.refuse_bad_request(manifest, payload, seen)
+    for directory in seen:
+        _make(manifest, directory)
     start_command.refuse_bad_weights(manifest)
     instance = start_command.new_instance()
     inputs = start_command.inputs_digest(manifest)
-    plan = start_command.plan(manifest, inputs, instance=instance)
+    plan = start_command.plan(manifest, inputs, instance=instance, writable=seen)
+    cli = plan.environment.container_cli()
+    _end_abandoned(manifest, cli)
     log = spawn.Log(log_path or places.log_path(manifest.slug, manifest.tree))
-    # files, not pipes: neither side can be kept waiting by the other
-    with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as reply:
-        request.write(line)
-        request.seek(0)
+    # a file, not a pipe: it cannot be kept waiting
+    with tempfile.TemporaryFile() as reply:
         began = time.monotonic()
         child: spawn.Child | None = None
         try:
             candidate = _Once(manifest=manifest, instance=instance)
             with start_command.admitted(admit, candidate) as device:
-                child = _spawn(plan, device, log, (request.fileno(), reply.fileno()))
+                child = _spawn(plan, _options(limit_s), device, (log, line, reply))
             in_time = child.wait_end(began + limit_s - time.monotonic())
             seconds = time.monotonic() - began
         finally:
             if child is not None:
-                cli = plan.environment.container_cli()
                 end_all(instance, container_cli=cli, session=child.pid)
                 child.wait_end(_ORPHAN_END_S)
                 child.close()
         return _judged(manifest, child, reply, in_time, limit_s), seconds
+
+
+def _options(limit_s: float) -> list[str]:
+    # `owner-pid` tells the next one whether anybody still waits for this one's answer
+    owner = ["--owner-pid", str(os.getpid())]
+    return ["--once", *owner, "--request-timeout", f"{limit_s}"]
+
+
+def _seen(manifest: "ProviderManifest", directory: object) -> list[Path]:
+    """Say which directory a container is to write to on top of what is declared."""
+    contained = manifest.env_kind != "venv"
+    return [Path(directory)] if contained and isinstance(directory, str) else []
+
+
+def _make(manifest: "ProviderManifest", directory: Path) -> None:
+    """Make a directory that is bound: the process inside cannot."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise WorkerRequestError(
+            f"{manifest.slug}: output_dir: {directory}: {exc.strerror} found, "
+            "a directory wanted",
+            reason="bad_request",
+        ) from None
+
+
+def _end_abandoned(manifest: "ProviderManifest", cli: str | None) -> None:
+    """End what answers a caller that is gone, and what a worker that is gone left."""
+    for left in processes.instances(manifest.slug, str(manifest.tree)):
+        if left.leader is None or left.abandoned:
+            end_all(left.instance, grace_s=_ABANDONED_GRACE_S, container_cli=cli)
 
 
 def _line(manifest: "ProviderManifest", payload: dict[str, Any]) -> bytes:
@@ -85,27 +124,54 @@ def _line(manifest: "ProviderManifest", payload: dict[str, Any]) -> bytes:
 
 def _spawn(
     plan: start_command.Plan,
+    options: list[str],
     device: str | None,
-    log: spawn.Log,
-    standard: tuple[int, int],
+    streams: tuple[spawn.Log, bytes, IO[bytes]],
 ) -> spawn.Child:
+    """Start the process and send it its request.
+
+    Of a virtual environment it reads a file; a container has no other lifeline than its
+    standard input, on which the request comes and no end after it.
+    """
+    log, line, reply = streams
     contained = plan.environment.contained
-    # a container's standard input is the request: it has no lifeline
-    pipes = spawn.Pipes.open(lifeline=not contained, ready=False, contained=contained)
+    pipes = spawn.Pipes.open(lifeline=True, ready=False, contained=contained)
     try:
-        command = plan.command(["--once", *pipes.args()], device)
+        command = plan.command([*options, *pipes.args()], device)
     except BaseException:
         pipes.close()
         raise
-    stdin, stdout = standard
-    try:
-        return spawn.spawn(
-            command.argv, command.env, pipes, log, stdin=stdin, stdout=stdout
-        )
-    except OSError as exc:
-        raise WorkerStartError(
-            f"{plan.manifest.slug}: {command.argv[0]}: {exc.strerror}, a program wanted"
-        ) from None
+    standard = {"stdout": reply.fileno()}
+    with tempfile.TemporaryFile() as request:
+        if not contained:
+            request.write(line)
+            request.seek(0)
+            standard["stdin"] = request.fileno()
+        try:
+            child = spawn.spawn(command.argv, command.env, pipes, log, **standard)
+        except OSError as exc:
+            raise WorkerStartError(
+                f"{plan.manifest.slug}: {command.argv[0]}: {exc.strerror}, "
+                "a program wanted"
+            ) from None
+    if contained:
+        _send(line, pipes.lifeline_write)
+    return child
+
+
+def _send(line: bytes, lifeline: int) -> None:
+    """Write the request behind our back: who reads it may take any time, or never."""
+    fd = spawn.keep_private(os.dup(lifeline))
+
+    def write() -> None:
+        # a reader that ends early has its own words for it
+        with contextlib.suppress(OSError):
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        spawn.close_private(fd)
+
+    threading.Thread(target=write, name="request", daemon=True).start()
 
 
 def _judged(

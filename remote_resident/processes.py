@@ -62,6 +62,17 @@ class Instance:
     marks: dict[str, str]
     """Its argv's options without the dashes; empty without a leader."""
 
+    @property
+    def abandoned(self) -> bool:
+        """Say whether it answers one request of a process that is gone.
+
+        A process of another pid namespace counts its parents otherwise: not abandoned.
+        """
+        owner = self.marks.get("owner-pid", "")
+        if self.leader is None or not owner.isdigit():
+            return False
+        return self.leader.ppid != int(owner) and _is_in_our_namespace(self.leader.pid)
+
 
 def instances(slug: str, tree: str) -> list[Instance]:
     """List the instances of a provider of a tree that have a living process."""
@@ -215,6 +226,14 @@ def _read(pid: int, uid: int) -> Process | None:
         started=int(fields[19]),
         instance=_mark(pid),
     )
+
+
+def _is_in_our_namespace(pid: int) -> bool:
+    try:
+        theirs, ours = (os.stat(f"/proc/{one}/ns/pid") for one in (pid, "self"))  # noqa: PTH116
+    except OSError:
+        return False
+    return theirs.st_ino == ours.st_ino
 
 
 def _real_uid(pid: int) -> int:

@@ -24,6 +24,7 @@ _HINTS = {
     1: "an exception ended it",
     2: "its command line was refused",
     3: "the kit refused",
+    124: "a load or a prediction took longer than it may",
     126: "its program cannot be run",
     127: "its program was not found",
 }

@@ -7,16 +7,17 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from remote_resident import exec_env, places
-from remote_resident.errors import WorkerStartError
+from remote_resident.errors import WorkerRequestError, WorkerStartError
 from remote_resident.kit_launch import Builder, Launch
 from remote_resident.processes import (
     INSTANCE_VARIABLE,
     SLUG_VARIABLE,
     TREE_VARIABLE,
 )
+from remote_resident.worker_side import calls, protocol
 
 if TYPE_CHECKING:
     from remote_resident.admission import Verdict
@@ -99,6 +100,34 @@ def _mark_of(path: Path) -> tuple[int, int, int, int] | None:
     except OSError:
         return None
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def refuse_bad_request(
+    manifest: "ProviderManifest",
+    payload: Mapping[str, Any],
+    writable: Sequence[Path] = (),
+) -> None:
+    """Raise WorkerRequestError (`bad_request`) for what no worker of it would take.
+
+    An unknown op, a deadline that is no number, an `output_dir` that is not absolute, or
+    that a container writes to without anybody outside seeing it; `writable` is what the
+    container sees on top of what is declared.
+    """
+    asked = {"op": "predict", **payload}
+    fault = None
+    if asked["op"] not in protocol.RESERVED:
+        known = dict.fromkeys(("predict", *manifest.operations))
+        fault = calls.fault_of(asked, tuple(known))
+    directory = asked.get("output_dir")
+    if fault is None and directory is not None and manifest.env_kind != "venv":
+        binds = [exec_env.Bind(path=path, writable=True) for path in writable]
+        if not exec_env.from_manifest(manifest, binds).can_write(Path(directory)):
+            fault = (
+                f"output_dir: {directory} found, which its container does not see; "
+                "a directory below [runtime] work_root wanted"
+            )
+    if fault is not None:
+        raise WorkerRequestError(f"{manifest.slug}: {fault}", reason="bad_request")
 
 
 def refuse_bad_weights(manifest: "ProviderManifest") -> None:

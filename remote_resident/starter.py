@@ -162,7 +162,7 @@ class Starter:
     def _end_earlier(self) -> None:
         """End what earlier instances on this socket left behind."""
         for left in processes.instances(self.slug, self.tree):
-            if left.leader is None or self.is_ours(left):
+            if left.leader is None or left.abandoned or self.is_ours(left):
                 # SIGTERM lets a worker that is leaving finish what it has in hand
                 grace_s = LEAVING_S if self._may_finish(left) else END_GRACE_S
                 cli = self.container_cli()
@@ -233,9 +233,12 @@ class Starter:
         contained = plan.environment.contained
         pipes = spawn.Pipes.open(lifeline=self.owned, ready=True, contained=contained)
         listen = ["--socket", str(self.socket_path)]
-        idle = ["--idle-timeout", f"{self.idle_timeout_s()}"]
+        # by itself too, for when nobody is left here to see to it
+        limits = ["--start-timeout", f"{self.manifest.runtime_start_timeout_s}"]
+        limits += ["--request-timeout", f"{self.manifest.runtime_request_timeout_s}"]
+        limits += ["--idle-timeout", f"{self.idle_timeout_s()}"]
         try:
-            command = plan.command([*listen, *idle, *pipes.args()], device)
+            command = plan.command([*listen, *limits, *pipes.args()], device)
         except BaseException:
             pipes.close()
             raise

@@ -226,9 +226,13 @@ class ResidentWorker:
         `payload` may name its `op` (`predict` otherwise). `deadline_s` counts from now,
         a start and the queue included, and only ends the waiting; None: the payload's
         `deadline`, else no limit but the manifest's. `on_event` gets the worker's events.
-        Raises WorkerRequestError with the worker's reason, `request_timeout` or
-        `worker_died`; what `ensure_started` raises.
+        Raises WorkerRequestError with the worker's reason, `request_timeout`,
+        `worker_died`, or `bad_request` before anything starts; what `ensure_started`
+        raises.
         """
+        start_command.refuse_bad_request(
+            self.manifest, payload, [self.socket_path.parent]
+        )
         asking = _Asking.of(payload, deadline_s, on_event)
         try:
             return self._ask_once(asking)
@@ -577,19 +581,26 @@ class ResidentWorker:
         self._close_kept()
         # those of now: what starts while we wait is somebody's next worker
         there = processes.instances(self.slug, self.tree)
+        # a worker that leaves takes them along before we come to it
+        ours = [one for one in there if one.leader is None or self._is_to_end(one)]
+        before = {pid for one in ours for pid in processes.members(one.instance)}
         ended: set[int] = set()
         with contextlib.suppress(WorkerRequestError):
             found = find(self.socket_path, self.ping_s)
             if found is not None and self._answers(found):
                 ended |= self._asked_to_leave(found, deadline)
-        for left in there:
-            if left.leader is None or self._starter.is_ours(left):
-                ended |= set(self._end_rest(left.instance))
+        for left in ours:
+            ended |= set(self._end_rest(left.instance))
+        after = {pid for one in ours for pid in processes.members(one.instance)}
+        ended |= before - after
         with self._guard:
             held = self._held
         if held is not None and held.wait_end(0):
             self._let_go(held)
         return sorted(ended)
+
+    def _is_to_end(self, left: processes.Instance) -> bool:
+        return left.abandoned or self._starter.is_ours(left)
 
     def _end_rest(self, instance: str) -> list[int]:
         cli = self._starter.container_cli()

@@ -32,12 +32,18 @@ _PATHS = {
     "--weights-root": "weights_root",
     "--work-root": "work_root",
 }
-_SECONDS = {"--idle-timeout": "idle_timeout_s", "--orphan-grace": "orphan_grace_s"}
+_SECONDS = {
+    "--idle-timeout": "idle_timeout_s",
+    "--orphan-grace": "orphan_grace_s",
+    "--start-timeout": "start_timeout_s",
+    "--request-timeout": "request_timeout_s",
+}
 _COUNTS = {
     "--lifeline-fd": "lifeline_fd",
     "--ready-fd": "ready_fd",
     "--max-queue": "max_queue",
     "--max-line-bytes": "max_line_bytes",
+    "--owner-pid": "owner_pid",
 }
 _READERS: dict[str, tuple[str, Callable[[str], object]]] = {
     **{flag: (name, str) for flag, name in _TEXTS.items()},
@@ -64,6 +70,9 @@ class Options:
         self.work_root: str | None = None
         self.idle_timeout_s = 0.0
         self.orphan_grace_s = 120.0
+        self.start_timeout_s = 0.0
+        self.request_timeout_s = 0.0
+        self.owner_pid: int | None = None
         self.lifeline_fd: int | None = None
         self.ready_fd: int | None = None
         self.max_queue = 16

@@ -50,6 +50,11 @@ for ends as well.
 
 Output. Descriptor 1 is turned to stderr before the script is loaded, whatever prints.
 
+Stuck. A prediction or a load that takes longer than it may is ended by who waits for it,
+outside. Where nobody does any more, the attendant does it, and where a call into C has
+the interpreter, and the attendant with it, faulthandler's watchdog, which needs neither.
+Who leaves takes along what the model has started: see `left_behind`.
+
 Files. `loop` is the main thread, `attendant` the other, `callers` who watches whom, `calls`
 one request, `door` the path, `memory` the meter, `argv` the command line, `protocol` the
 lines. They are a package under a name of its own, so that this folder stays off sys.path
@@ -92,10 +97,18 @@ def _package() -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from . import argv, callers, calls, loop, memory, protocol
+    from . import argv, callers, calls, left_behind, loop, memory, protocol
 else:
     _package()
-    from resident_side import argv, callers, calls, loop, memory, protocol
+    from resident_side import (
+        argv,
+        callers,
+        calls,
+        left_behind,
+        loop,
+        memory,
+        protocol,
+    )
 
 release_cublas_workspaces = memory.release_cublas_workspaces
 
@@ -152,8 +165,9 @@ def main(words: Sequence[str]) -> int:
     worker = _begun = loop.Worker(options)
     faulthandler.enable(worker.attendant.log_fd)
     faulthandler.register(signal.SIGUSR1, worker.attendant.log_fd, all_threads=True)
-    # before `build`: a load that nobody waits for any more ends too
-    worker.attendant.start()
+    if not options.once:
+        # before `build`: a load that nobody waits for any more ends too
+        worker.attendant.start()
     try:
         return _answer_once(worker, out) if options.once else _serve_script(worker)
     except protocol.ProtocolError as exc:
@@ -262,6 +276,8 @@ def _answer_once(worker: Any, out: int) -> int:
         return 0
     finally:
         _close_stdin()
+    # not before: the lifeline may be what the request came on
+    worker.attendant.start()
     call = calls.Call(peer, payload)
     fault = calls.fault_of(payload, worker.options.known_operations())
     if fault is not None:
@@ -315,12 +331,20 @@ def _leave(status: int) -> NoReturn:
                 stream.flush()
             except Exception:  # closed by the model, or never there
                 continue
+        _end_left()
         os._exit(status)
 
 
 def _leave_late(status: int) -> None:
     time.sleep(EXIT_S)
+    _end_left()
     os._exit(status)
+
+
+def _end_left() -> None:
+    # a forked child that got here must not end the worker above it
+    if _begun is not None and _begun.attendant.pid == os.getpid():
+        left_behind.end(_begun.options.instance)
 
 
 def _run() -> NoReturn:

@@ -1,0 +1,92 @@
+"""What a worker that leaves takes with it: all that its model has started and not ended."""
+
+# pathlib would cost each start of a worker half the interpreter's own
+# ruff: noqa: PTH208, PTH123
+
+from __future__ import annotations
+
+import os
+
+from . import argv
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterator
+else:
+    import _signal as signal
+
+ROUNDS = 50
+
+
+def end(instance: str | None) -> int:
+    """Kill what carries this instance's mark or stands in our session; how many.
+
+    Not this process and not those above it, a launcher or a container's init. Never
+    raises. What the kernel does not end at once is left to the next start's sweep.
+    """
+    if not instance:
+        return 0
+    mark = f"\0{argv.INSTANCE}={instance}\0".encode()
+    spared = set(_above())
+    ended: set[tuple[int, bytes]] = set()
+    for _ in range(ROUNDS):
+        found = [one for one in _marked(mark, spared) if one not in ended]
+        if not found:
+            break
+        for pid, began in found:
+            ended.add((pid, began))
+            _kill(pid, began)
+    return len(ended)
+
+
+def _above() -> Iterator[int]:
+    pid = os.getpid()
+    while pid > 0:
+        yield pid
+        fields = _fields(pid)
+        pid = int(fields[1]) if fields else 0
+
+
+def _marked(mark: bytes, spared: set[int]) -> Iterator[tuple[int, bytes]]:
+    session = str(os.getpid()).encode()
+    for name in os.listdir("/proc"):
+        pid = int(name) if name.isdigit() else 0
+        fields = _fields(pid) if pid and pid not in spared else None
+        # no longer there, or ended and not yet reaped
+        if not fields or fields[0] in b"ZX":
+            continue
+        if fields[3] == session or mark in b"\0" + _read(pid, "environ"):
+            yield pid, fields[19]
+
+
+def _kill(pid: int, began: bytes) -> None:
+    """Kill a process unless its pid has become another's meanwhile."""
+    try:
+        if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+            os.kill(pid, signal.SIGKILL)
+            return
+        fd = os.pidfd_open(pid)
+        try:
+            fields = _fields(pid)
+            if fields and fields[19] == began:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)
+    except OSError:
+        return
+
+
+def _fields(pid: int) -> list[bytes]:
+    """Give a process's state, parent, group, session and so on; empty: it is gone."""
+    stat = _read(pid, "stat")
+    # the name may hold blanks and parentheses
+    return stat[stat.rfind(b")") + 2 :].split()
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

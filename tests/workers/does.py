@@ -1,0 +1,32 @@
+"""Do what a request asks: hang, in Python or in C; write a file; say who this is."""
+
+import os
+import time
+from pathlib import Path
+
+
+def build(config):
+    if os.environ.get("LOAD") == "hangs":
+        while True:
+            time.sleep(0.05)
+    return None
+
+
+def predict(model, request):
+    if "begun" in request:
+        Path(request["begun"]).touch()
+    if request.get("hangs") == "python":
+        while True:
+            time.sleep(0.05)
+    if request.get("hangs") == "c":
+        # holds the interpreter: no other thread runs
+        sum(range(10**12))
+    if "output_dir" in request:
+        path = Path(request["output_dir"], "out.txt")
+        path.write_text("written")
+    return {
+        "uid": os.getuid(),
+        "environ": dict(os.environ),
+        "pid": os.getpid(),
+        "echo": request.get("x"),
+    }
