@@ -288,11 +288,18 @@ at a later start, and is not collected before, whatever refers to it."""
 
 
 def spawn(
-    argv: Sequence[str], env: Mapping[str, str], pipes: Pipes, log: Log, **standard: int
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    pipes: Pipes,
+    log: Log,
+    *,
+    cwd: Path | None = None,
+    **standard: int,
 ) -> Child:
     """Start a child in a session of its own, its output appended to the log.
 
-    `standard` may name other descriptors for `stdin` and `stdout`. Raises OSError where
+    `cwd` is the directory that it starts in (None: ours); `standard` may name other
+    descriptors for `stdin` and `stdout`. Raises OSError where
     the program cannot be executed; the pipes are then closed.
     """
     _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
@@ -307,6 +314,7 @@ def spawn(
                 stdout=standard.get("stdout", out.fileno()),
                 stderr=out.fileno(),
                 pass_fds=pipes.passed(),
+                cwd=cwd,
                 start_new_session=True,
             )
         # not reaped by anybody yet: the pid is still this process

@@ -183,12 +183,7 @@ class Starter:
         self._end_earlier()
         start_command.refuse_bad_weights(self.manifest)
         instance = self.instance = start_command.new_instance()
-        plan = start_command.plan(
-            self.manifest,
-            inputs,
-            instance=instance,
-            writable=[self.socket_path.parent],
-        )
+        plan = self._plan(instance, inputs)
         began = time.monotonic()
         child: spawn.Child | None = None
         cli = plan.environment.container_cli()
@@ -229,21 +224,39 @@ class Starter:
             container_cli=cli,
         )
 
-    def _spawn(self, plan: start_command.Plan, device: str | None) -> spawn.Child:
-        contained = plan.environment.contained
-        pipes = spawn.Pipes.open(lifeline=self.owned, ready=True, contained=contained)
+    def _plan(self, instance: str, inputs: str) -> start_command.Plan:
+        return start_command.plan(
+            self.manifest,
+            inputs,
+            instance=instance,
+            writable=[self.socket_path.parent],
+        )
+
+    def _options(self) -> list[str]:
+        """Give the worker's arguments that say where it listens and what limits it."""
         listen = ["--socket", str(self.socket_path)]
         # by itself too, for when nobody is left here to see to it
         limits = ["--start-timeout", f"{self.manifest.runtime_start_timeout_s}"]
         limits += ["--request-timeout", f"{self.manifest.runtime_request_timeout_s}"]
         limits += ["--idle-timeout", f"{self.idle_timeout_s()}"]
+        return [*listen, *limits]
+
+    def _folder(self) -> Path | None:
+        """Name the directory that the worker is started in; None: ours."""
+        return None
+
+    def _spawn(self, plan: start_command.Plan, device: str | None) -> spawn.Child:
+        contained = plan.environment.contained
+        pipes = spawn.Pipes.open(lifeline=self.owned, ready=True, contained=contained)
         try:
-            command = plan.command([*listen, *limits, *pipes.args()], device)
+            command = plan.command([*self._options(), *pipes.args()], device)
         except BaseException:
             pipes.close()
             raise
         try:
-            return spawn.spawn(command.argv, command.env, pipes, self.log)
+            return spawn.spawn(
+                command.argv, command.env, pipes, self.log, cwd=self._folder()
+            )
         except OSError as exc:
             raise _Failed(
                 f"{self.slug}: {command.argv[0]}: {exc.strerror}, a program wanted",

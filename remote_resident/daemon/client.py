@@ -4,17 +4,17 @@ import contextlib
 import fcntl
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
 from remote_resident import places as host_places
+from remote_resident import unix_http
 from remote_resident.daemon import failures
 from remote_resident.daemon.server import Places
 from remote_resident.errors import ProviderError
@@ -23,25 +23,6 @@ from remote_resident.spawn import Log
 _HEALTH_S = 30.0
 _START_S = 120.0
 _LOOK_S = 0.05
-
-
-class UnixConnection(HTTPConnection):
-    """HTTP to a Unix socket."""
-
-    def __init__(self, path: Path, timeout_s: float | None = None) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect; raises OSError where nobody accepts."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(str(self._path))
-        except BaseException:
-            self.sock.close()
-            self.sock = None
-            raise
 
 
 class DaemonClient:
@@ -82,28 +63,12 @@ class DaemonClient:
             if answer.status >= 300:
                 document = self._document(answer.read())
                 raise failures.error_of(answer.status, document)
-            for line in self._lines(answer):
+            for line in unix_http.lines(answer):
                 document = self._document(line)
                 failure = document.get("failure")
                 if len(document) == 1 and isinstance(failure, dict):
                     raise failures.error_of(failure.get("status", 500), failure)
                 yield document
-
-    def _lines(self, answer: HTTPResponse) -> Iterator[bytes]:
-        """Read the chunks by hand: the library takes a cut stream for one that ended."""
-        rest = b""
-        while True:
-            head = answer.fp.readline(64)
-            if not head.endswith(b"\r\n"):
-                raise self._gone("it ended before its answer did")
-            size = int(head, 16)
-            chunk = answer.fp.read(size + 2)
-            if len(chunk) < size + 2:
-                raise self._gone("it ended before its answer did")
-            if size == 0:
-                return
-            *whole, rest = (rest + chunk[:-2]).split(b"\n")
-            yield from whole
 
     @contextlib.contextmanager
     def _asked(
@@ -113,23 +78,19 @@ class DaemonClient:
         body: Mapping[str, Any] | None,
         timeout_s: float | None,
     ) -> Iterator[HTTPResponse]:
-        connection = UnixConnection(self.path, timeout_s)
-        content = None if body is None else json.dumps(body).encode()
+        connection = unix_http.UnixConnection(self.path, timeout_s)
         try:
-            # an answer may stand there although not all was taken: a refusal
-            with contextlib.suppress(BrokenPipeError):
-                connection.request(method, path, content)
-            with connection.getresponse() as answer:
+            with unix_http.asked(connection, method, path, body) as answer:
                 yield answer
         except TimeoutError:
             raise ProviderError(
                 f"{self.path}: no answer to {method} {path} within {timeout_s} s",
                 reason="request_timeout",
             ) from None
+        except unix_http.Cut:
+            raise self._gone("it ended before its answer did") from None
         except (OSError, HTTPException) as exc:
             raise self._gone(str(exc) or type(exc).__name__) from None
-        finally:
-            connection.close()
 
     def _document(self, raw: bytes) -> dict[str, Any]:
         try:
