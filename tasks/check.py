@@ -3,12 +3,12 @@
 Read-only: what one provider comes to is in `findings`, and nothing here is remembered.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import manifest
+from remote_resident import links, manifest
 from remote_resident.errors import OK, REFUSED
 from tasks import findings
 from tasks.findings import ProviderCheck
@@ -35,15 +35,26 @@ def check(
     is none.
     """
     named = _named(tree, names)
+    links.forget()
     everyone = {slug: _load(tree, slug) for slug in manifest.slugs(tree)} | named
     claims = _claims(everyone)
+    looking = {"machine": machine, "deep": deep}
     return [
-        findings.guarded(
-            slug,
-            partial(findings.whole, provider, claims, machine=machine, deep=deep),
-        )
+        _kept(slug, provider, partial(findings.whole, provider, claims, **looking))
         for slug, provider in (named if names is not None else everyone).items()
     ]
+
+
+def _kept(
+    slug: str,
+    provider: "ProviderManifest | Exception",
+    look: "Callable[[], ProviderCheck]",
+) -> ProviderCheck:
+    """Look at a provider, and keep what its files read as for the next look."""
+    found = findings.guarded(slug, look)
+    if not isinstance(provider, Exception):
+        provider.readings().save()
+    return found
 
 
 def verify(

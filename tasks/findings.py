@@ -1,19 +1,18 @@
 """What a look at one provider finds: is it well formed, does its set-up still hold."""
 
-import ast
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import kits
 from remote_resident.errors import Problem, ProviderError
-from tasks import environment, kit, ladder, lock, measured
+from tasks import environment, ladder, measured, pins
 from tasks.claims import compared
 
 if TYPE_CHECKING:
+    from ast import stmt
+
     from remote_resident.manifest import ProviderManifest
 
 Claims = Mapping[str, Sequence[str]]
@@ -60,6 +59,8 @@ def guarded(slug: str, look: Callable[[], ProviderCheck]) -> ProviderCheck:
         found = error.problems or [_as_problem(slug, error)]
         return ProviderCheck(slug=slug, problems=list(found))
     except Exception as error:
+        import traceback
+
         told = "".join(traceback.format_exception(error)).rstrip()
         text = f"{slug}: an error of this program's own:\n{told}"
         problem = Problem(step="manifest", reason="internal", text=text)
@@ -110,12 +111,20 @@ def _distinct(problems: list[Problem]) -> list[Problem]:
 
 def _lock_problems(provider: "ProviderManifest") -> list[Problem]:
     path = provider.lock_path()
-    return lock.problems(path) if path is not None and path.is_file() else []
+    if path is None:
+        return []
+    found = pins.read(path, provider.readings())[1]
+    # one that is not there is named already, with its place in the manifest
+    return [problem for problem in found if problem.reason != "lock_missing"]
 
 
 def _kit_problems(provider: "ProviderManifest") -> list[Problem]:
     path = provider.kit_file()
-    return kits.read(path)[1] if path is not None and path.is_file() else []
+    if path is None:
+        return []
+    from remote_resident import kits
+
+    return kits.read(path)[1] if path.is_file() else []
 
 
 def _worker_imports(provider: "ProviderManifest") -> Iterator[Problem]:
@@ -123,23 +132,34 @@ def _worker_imports(provider: "ProviderManifest") -> Iterator[Problem]:
     if provider.runtime_worker is None:
         return
     path = provider.resolve(provider.runtime_worker)
-    if not path.is_file():
-        return
     shown = f"manifests/{provider.slug}/{provider.runtime_worker}"
     try:
-        module = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError) as error:
+        imported = provider.readings().of(str(path), "imports", _foreign_imports)
+    except OSError as error:
+        # one that is not there is named already, with its place in the manifest
+        if path.is_file():
+            text = f"{shown}:1: cannot be parsed: {error}"
+            yield _import_problem(path, 1, text)
+        return
+    except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         fault = f"cannot be parsed: {getattr(error, 'msg', error)}"
         yield _import_problem(path, line, f"{shown}:{line}: {fault}")
         return
-    for line, name in _imported(module.body):
-        if name.partition(".")[0] not in _ALLOWED:
-            fault = (
-                f"imports {name} at module level, the standard library or "
-                "worker_base wanted: import it inside build"
-            )
-            yield _import_problem(path, line, f"{shown}:{line}: {fault}")
+    for line, name in imported:
+        fault = (
+            f"imports {name} at module level, the standard library or "
+            "worker_base wanted: import it inside build"
+        )
+        yield _import_problem(path, line, f"{shown}:{line}: {fault}")
+
+
+def _foreign_imports(source: bytes) -> list[tuple[int, str]]:
+    """List line and name of what a worker imports and may not; raises SyntaxError."""
+    import ast
+
+    found = _imported(ast.parse(source).body)
+    return [(n, name) for n, name in found if name.partition(".")[0] not in _ALLOWED]
 
 
 def _import_problem(path: Path, line: int, text: str) -> Problem:
@@ -148,8 +168,10 @@ def _import_problem(path: Path, line: int, text: str) -> Problem:
     )
 
 
-def _imported(body: Sequence[ast.stmt]) -> Iterator[tuple[int, str]]:
+def _imported(body: "Sequence[stmt]") -> Iterator[tuple[int, str]]:
     """Yield line and name of each import that runs when the module is loaded."""
+    import ast
+
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -159,7 +181,9 @@ def _imported(body: Sequence[ast.stmt]) -> Iterator[tuple[int, str]]:
             yield from _imported(_blocks(node))
 
 
-def _blocks(node: ast.stmt) -> list[ast.stmt]:
+def _blocks(node: "stmt") -> "list[stmt]":
+    import ast
+
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return list(node.orelse)
     blocks = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
@@ -198,10 +222,10 @@ def _machine(provider: "ProviderManifest", *, deep: bool) -> ProviderCheck:
         notes = compared(provider, None, state="missing").notes
         return ProviderCheck(slug=provider.slug, notes=notes)
     weights = provider.check_weights(deep=deep)
-    held, notes = _report(provider, path)
+    held, notes = _report(provider, path, weights.digests)
     problems = [
         *environment.problems(provider),
-        *kit.problems(provider),
+        *_kit_here(provider),
         *weights.problems,
         *held,
     ]
@@ -214,22 +238,31 @@ def _machine(provider: "ProviderManifest", *, deep: bool) -> ProviderCheck:
     )
 
 
+def _kit_here(provider: "ProviderManifest") -> list[Problem]:
+    if provider.kit_name is None:
+        return []
+    from tasks import kit
+
+    return kit.problems(provider)
+
+
 def _report(
-    provider: "ProviderManifest", path: Path
+    provider: "ProviderManifest", path: Path, weights: Mapping[str, str]
 ) -> tuple[list[Problem], tuple[str, ...]]:
     """Say what is wrong with a report, and what else is worth knowing of it."""
     try:
-        report = measured.read(path)
+        report = measured.read(path, provider.readings())
     except ProviderError as error:
         return [_stale(provider, str(error))], ()
     if report is None:
         return [], ()
-    changes = measured.differs(provider, report)
-    stale = [_stale(provider, f"{provider.slug}: {'; '.join(changes)}")]
+    changes = measured.differs(provider, report, weights=weights)
     state = "stale" if changes else "current"
     accepted, damaged = ladder.found(path)
     held = compared(provider, report, state=state, acceptance=accepted)
-    problems = [*(stale if changes else ()), *held.problems]
+    problems = [*held.problems]
+    if changes:
+        problems.insert(0, _stale(provider, f"{provider.slug}: {'; '.join(changes)}"))
     return problems, (*held.notes, *damaged)
 
 
