@@ -1,0 +1,1 @@
+"""Long jobs: their worker, and the host that supervises it."""

@@ -1,0 +1,106 @@
+"""Turn what a plugin emits into JSON text, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from json.encoder import encode_basestring_ascii
+
+quoted = encode_basestring_ascii
+# a value that is not JSON raises here and takes the slow way below
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+DEEPEST = 100
+"""Nesting beyond which a value is told by its repr: readers have limits too."""
+LONGEST_BITS = 10_000
+"""Length of an integer that Python still turns into decimal digits."""
+
+
+def text_of(value: object, where: str) -> tuple[str, list[str]]:
+    """Encode a value, and tell what in it was replaced, `where` being its name."""
+    kind = type(value)
+    if kind is str:
+        return quoted(value), []  # type: ignore[arg-type]  # a str by its type
+    if kind is float and math.isfinite(value):  # type: ignore[arg-type]  # a float
+        return repr(value), []
+    try:
+        return _encode(value), []
+    # a plugin's own mapping may raise anything; the stream never breaks for one value
+    except Exception:
+        return _text_of_rest(value, where)
+
+
+def _text_of_rest(value: object, where: str) -> tuple[str, list[str]]:
+    copy = _Copy()
+    try:
+        return _encode(copy.of(value, where)), copy.replaced
+    except Exception:  # as above: a subclass of dict or list
+        found = f"{where}: {type(value).__name__} sent as its repr"
+        return quoted(_repr(value)), [found]
+
+
+class _Copy:
+    """A copy of a value with everything replaced in it that JSON cannot hold."""
+
+    def __init__(self) -> None:
+        self.replaced: list[str] = []
+        self._within: set[int] = set()
+        """What is being copied: a value that holds itself is told by its repr."""
+
+    def of(self, value: object, where: str) -> object:
+        if value is None or isinstance(value, (str, bool)):
+            return value
+        if isinstance(value, float) and math.isfinite(value):
+            return float(value)
+        if isinstance(value, float):
+            return self._instead(where, repr(value), "null", None)
+        if isinstance(value, int) and value.bit_length() < LONGEST_BITS:
+            return int(value)
+        if id(value) in self._within or len(self._within) >= DEEPEST:
+            return self._instead(where, type(value).__name__, "its repr", _repr(value))
+        self._within.add(id(value))
+        try:
+            return self._of_many(value, where)
+        finally:
+            self._within.discard(id(value))
+
+    def _of_many(self, value: object, where: str) -> object:
+        if isinstance(value, (list, tuple)):
+            return [self.of(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        if isinstance(value, dict):
+            return {
+                self._key(key, where): self.of(item, f"{where}.{key}")
+                for key, item in tuple(value.items())
+            }
+        return self._instead(where, type(value).__name__, "its repr", _repr(value))
+
+    def _key(self, key: object, where: str) -> str:
+        if isinstance(key, str):
+            return key
+        if key is None or isinstance(key, (bool, int)):
+            return _encode(key)
+        text = _repr(key)
+        self._instead(where, f"a key of type {type(key).__name__}", "its repr", text)
+        return text
+
+    def _instead(self, where: str, found: str, what: str, value: object) -> object:
+        self.replaced.append(f"{where}: {found} sent as {what}")
+        return value
+
+
+def _repr(value: object) -> str:
+    try:
+        return str(repr(value))
+    # somebody else's __repr__ may raise anything
+    except Exception:
+        return f"<{type(value).__name__} without a repr>"
+
+
+def error_text(exc: BaseException) -> str:
+    """Say an exception as "Type: text"."""
+    try:
+        text = str(exc)
+    # somebody else's __str__ may raise anything
+    except Exception:
+        text = ""
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__

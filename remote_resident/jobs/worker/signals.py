@@ -1,0 +1,68 @@
+"""Signals: heard at once, also while the main thread is inside a long call into C."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Bell:
+    """Hears the stop signals in a thread of its own.
+
+    The kernel's number is written to a pipe by the C handler; a Python handler would
+    wait for the main thread to come back from C.
+    """
+
+    def __init__(
+        self, first: Callable[[str], object], second: Callable[[int], object]
+    ) -> None:
+        self._first = first
+        self._second = second
+        self._heard, self._ring = os.pipe()
+        os.set_blocking(self._ring, False)
+        self._inherited: Callable[[], list[int]] = list
+        threading.Thread(target=self._listen, name="bell", daemon=True).start()
+        os.register_at_fork(after_in_child=self._after_fork)
+        # not the tagged stream: the C handler needs a descriptor
+        faulthandler.enable(2)
+        faulthandler.register(signal.SIGUSR1, 2, all_threads=True)
+
+    def take(self) -> None:
+        """Take the signals over; again after the plugin may have taken them."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, _nothing)
+        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
+
+    def close_in_forks(self, descriptors: Callable[[], list[int]]) -> None:
+        """Name what a forked child of a job must not hold open: connections of ours."""
+        self._inherited = descriptors
+
+    def _listen(self) -> None:
+        told = False
+        while True:
+            for number in os.read(self._heard, 64):
+                if number not in STOP_SIGNALS:
+                    continue
+                if told:
+                    self._second(128 + number)
+                told = True
+                self._first(f"told to stop by {signal.Signals(number).name}")
+
+    def _after_fork(self) -> None:
+        with contextlib.suppress(ValueError):
+            signal.set_wakeup_fd(-1)
+            for number in STOP_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+        for descriptor in self._inherited():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def _nothing(number: int, frame: object) -> None:
+    """Leave it to the bell; without a handler the wakeup descriptor is not written."""
