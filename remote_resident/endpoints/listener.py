@@ -1,0 +1,187 @@
+"""Who listens on a port of 127.0.0.1: by the kernel's tables, not by what it answers."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_resident import processes
+
+_LISTEN = "0A"
+_CONNECT_S = 0.5
+_HERE = frozenset(
+    {
+        "00000000",
+        "0100007F",
+        "0" * 32,
+        # 127.0.0.1 as an address of version 6
+        "0000000000000000FFFF00000100007F",
+    }
+)
+"""Addresses, as the kernel writes them, that take connections to 127.0.0.1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process that has a listening socket."""
+
+    pid: int
+    started: int
+    """Clock ticks since boot: with the pid, its identity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Who was confirmed to listen on an endpoint's port."""
+
+    inodes: frozenset[str]
+    """The kernel's numbers of the listening sockets; empty: by a rule of the firewall."""
+    owners: tuple[Owner, ...] = ()
+    """Of a container its first process; empty where that is not known."""
+    container: str | None = None
+    """The container's id and when it was started; None: a process."""
+
+
+def inodes(port: int) -> frozenset[str]:
+    """Find the sockets that listen for 127.0.0.1 on a port; empty: none."""
+    found = set()
+    suffix = f":{port:04X}"
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines():
+                if suffix not in line:
+                    continue
+                words = line.split()
+                address, _, number = words[1].partition(":")
+                if words[3] == _LISTEN and number == suffix[1:] and address in _HERE:
+                    found.add(words[9])
+    return frozenset(found)
+
+
+def accepts(port: int) -> bool:
+    """Say whether a connection is taken, or at least not refused at once."""
+    with socket.socket() as trial:
+        trial.settimeout(_CONNECT_S)
+        try:
+            trial.connect(("127.0.0.1", port))
+        except TimeoutError:
+            # a full queue: somebody listens
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def is_open(port: int) -> bool:
+    """Say whether somebody has the port: a listener, or a rule that passes it on."""
+    return bool(inodes(port)) or accepts(port)
+
+
+def owners(wanted: Iterable[str], among: Iterable[int] | None = None) -> set[int]:
+    """Find the processes that have one of these sockets open.
+
+    `among` None: every process that this user may look into.
+    """
+    links = {f"socket:[{inode}]" for inode in wanted}
+    if not links:
+        return set()
+    if among is None:
+        names = os.listdir("/proc")  # noqa: PTH208 - only the names
+        among = [int(name) for name in names if name.isdigit()]
+    return {pid for pid in among if _has(pid, links)}
+
+
+def _has(pid: int, links: set[str]) -> bool:
+    directory = f"/proc/{pid}/fd"
+    try:
+        numbers = os.listdir(directory)  # noqa: PTH208 - only the names
+    except OSError:
+        return False
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"{directory}/{number}") in links:  # noqa: PTH115
+                return True
+    return False
+
+
+def of_start(port: int, instance: str, service_dir: str) -> Listener | None:
+    """Confirm that a port is listened on by a process of this start alone.
+
+    Such a process has this instance and this service directory in its environment; one
+    that has neither any more, having overwritten its own, must descend from those that
+    have. None: nobody listens, or somebody else does too.
+    """
+    found = inodes(port)
+    if not found:
+        return None
+    table = processes.process_table()
+    members = processes.members(instance)
+    ours = [
+        pid
+        for pid in members
+        if pid in table and _is_ours(pid, table[pid].instance, service_dir)
+    ]
+    holding = owners(found, ours)
+    if not holding or any(not owners([inode], holding) for inode in found):
+        return None
+    return Listener(
+        inodes=found,
+        owners=tuple(
+            Owner(pid=pid, started=table[pid].started) for pid in sorted(holding)
+        ),
+    )
+
+
+def _is_ours(pid: int, instance: str | None, service_dir: str) -> bool:
+    if instance is None:
+        return True
+    return os.fsencode(f"SERVICE_DIR={service_dir}") in _environ(pid)
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def stranger(port: int) -> str:
+    """Name who is on a port, for a person."""
+    pids = sorted(owners(inodes(port)))
+    if not pids:
+        return "a process that cannot be seen from here"
+    pid = pids[0]
+    with contextlib.suppress(OSError):
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        return f"pid {pid} ({name})"
+    return f"pid {pid}"
+
+
+def owner_of(pid: int | None) -> tuple[Owner, ...]:
+    """Give the identity of a process, anybody's; empty where it is not there."""
+    started = None if pid is None else _started(pid)
+    if pid is None or started is None:
+        return ()
+    return (Owner(pid=pid, started=started),)
+
+
+def _started(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # the name may hold blanks and parentheses: only what follows the last is fields
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def still_there(listener: Listener, port: int) -> bool:
+    """Say whether who was confirmed still listens, cheaply."""
+    if listener.container is not None and any(
+        _started(owner.pid) != owner.started for owner in listener.owners
+    ):
+        # what passes the port on may outlast what it is passed to
+        return False
+    return listener.inodes <= inodes(port) if listener.inodes else accepts(port)

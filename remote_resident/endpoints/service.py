@@ -1,0 +1,130 @@
+"""One run of an endpoint's service: begun, stopped, and what is left of it looked for."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from remote_resident import processes
+from remote_resident.endpoints import containers, listener
+from remote_resident.endpoints.listener import Listener
+from remote_resident.endpoints.record import Endpoint
+from remote_resident.endpoints.scripts import Run, environment, finish
+from remote_resident.errors import ProviderError
+
+SETTLE_S = 10.0
+"""How long the port and the processes may outlast a stop script that returned."""
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.005, 0.1
+_SWEEP_GRACE_S = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """A run of an endpoint: its instance, and what this daemon knows of it."""
+
+    endpoint: Endpoint
+    """As it was when it was started: its own bytes stop it."""
+    instance: str
+    begun: float = field(default_factory=time.time)
+    """Seconds since the epoch."""
+    asked: float | None = None
+    """When its route was first asked, monotonic; None: not yet."""
+    run: Run | None = None
+    listener: Listener | None = None
+    hide: str | None = None
+    """The credential's value, to be kept out of transcripts."""
+    cut: threading.Event = field(default_factory=threading.Event)
+    """Its start, or the watch over it, is to end."""
+    thread: threading.Thread | None = None
+    """Who starts and watches it."""
+
+    @property
+    def port(self) -> int:
+        """Give its port."""
+        assert self.endpoint.port is not None
+        return self.endpoint.port
+
+    def env(self) -> dict[str, str]:
+        """Give what its scripts have in their environment, but the credential."""
+        return environment(self.endpoint, self.instance)
+
+
+def refuse_stranger(service: Service) -> None:
+    """Raise ProviderError (`port_taken`) where another has the port before the start.
+
+    The endpoint's own container that runs already is none: a start script finds it warm.
+    """
+    endpoint, port = service.endpoint, service.port
+    if not listener.is_open(port):
+        return
+    if containers.publishing(endpoint, service.env()) is not None:
+        return
+    raise ProviderError(
+        f"{endpoint.name}: port {port}: {listener.stranger(port)} found listening, "
+        "nobody wanted",
+        reason="port_taken",
+        next=f"ss -ltnp 'sport = :{port}'",
+    )
+
+
+def stop(service: Service) -> str | None:
+    """Run the stop script and see it through; None: stopped, else why not.
+
+    It counts only when the script returned 0, the port is closed and its processes are
+    gone. Bounded by `stop_timeout_s` and, for what outlasts the script, SETTLE_S.
+    """
+    endpoint = service.endpoint
+    try:
+        run = Run.begin(endpoint, "stop", service.instance, hide=service.hide)
+    except OSError as exc:
+        return f"{endpoint.name}: stop cannot be run: {exc}"
+    status = finish(run, endpoint.stop_timeout_s)
+    rest = left(service, SETTLE_S if status == 0 else 0.0)
+    run.settle()
+    if status == 0 and not rest:
+        return None
+    said = f"stop returned {status}"
+    if run.timed_out:
+        said = f"stop did not return within {endpoint.stop_timeout_s!r} s"
+    return f"{endpoint.name}: " + ", ".join([said, *rest])
+
+
+def left(service: Service, within_s: float = 0.0) -> list[str]:
+    """Say what is left of a service, looking again for a while; empty: nothing."""
+    until = time.monotonic() + within_s
+    pause_s = _FIRST_PAUSE_S
+    while found := _left(service):
+        if time.monotonic() >= until:
+            return found
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _LAST_PAUSE_S)
+    return []
+
+
+def _left(service: Service) -> list[str]:
+    found = []
+    if listener.is_open(service.port):
+        who = listener.stranger(service.port)
+        found.append(f"port still bound ({service.port}, {who})")
+    if pids := processes.members(service.instance):
+        found.append(f"processes still there ({', '.join(map(str, pids))})")
+    for container in containers.find(service.endpoint, service.env()):
+        if container.running is None:
+            found.append(f"container not known ({container.said})")
+        elif container.running:
+            found.append(f"container still running ({service.endpoint.name})")
+    return found
+
+
+def sweep(service: Service) -> None:
+    """End every process of a service that failed or died; containers are not removed."""
+    session = None if service.run is None else service.run.process.pid
+    processes.end_all(service.instance, grace_s=_SWEEP_GRACE_S, session=session)
+    if service.run is not None:
+        service.run.settle()
+
+
+def pids(service: Service) -> list[int]:
+    """List the processes of a service, its container's first one too."""
+    found = containers.find(service.endpoint, service.env())
+    inside = [one.pid for one in found if one.running and one.pid is not None]
+    return [*processes.members(service.instance), *inside]
