@@ -7,7 +7,7 @@ surrogates), and last `{"type": "result", "exit_code", "result", ...}`.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
@@ -161,7 +161,7 @@ def dispatch(
     code: str | None = None,
     timeout_s: float | None = None,
     daemon: Daemon | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """Run a cell, a command or Python code, on an endpoint and yield each line.
 
     Closing the iterator leaves: what waits is not loaded for any more.
@@ -169,7 +169,7 @@ def dispatch(
     body: dict[str, Any] = {"endpoint": endpoint, "cwd": str(Path.cwd())}
     body |= {"code": code} if argv is None else {"argv": argv}
     body |= {} if timeout_s is None else {"timeout_s": timeout_s}
-    return _asked(daemon).stream("POST", "/v1/dispatch", body)
+    yield from _asked(daemon).stream("POST", "/v1/dispatch", body)
 
 
 def compute_provider(

@@ -75,8 +75,12 @@ def compose(wanted: Composition) -> Scripts:
             Problem(step="runtime", reason="bad_request", text=text, name=option)
             for option, text in faults
         ]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise UsageError(
-            "; ".join(p.text for p in problems), reason="bad_request", problems=problems
+            f"{faults[0][1]}{more}",
+            reason="bad_request",
+            next="tu remote endpoint compose --help",
+            problems=problems,
         )
     return Scripts(start=_start(wanted), stop=_stop(wanted))
 

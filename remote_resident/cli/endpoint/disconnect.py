@@ -1,0 +1,20 @@
+"""`tu remote endpoint disconnect`: the full tear-down."""
+
+from typing import Any
+
+from remote_resident.cli.answer import Answer, Asked
+from remote_resident.cli.endpoint.confirm import confirm
+
+
+def arguments(parser: Any) -> None:
+    """Say what may be typed."""
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(asked: Asked) -> Answer:
+    """Ask, then stop and forget everything but caches and approvals."""
+    from remote_resident.endpoints import client
+
+    question = "Stop every service of this host and forget every endpoint?"
+    confirm(asked, question, "tu remote endpoint disconnect")
+    return Answer(document=client.disconnect(), text="disconnected")
