@@ -31,6 +31,9 @@ class Compared:
     """What an operator should know of the others: it fails nothing."""
 
 
+NOTHING = Compared()
+
+
 def compared(
     provider: "ProviderManifest",
     report: Report | None,

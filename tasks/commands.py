@@ -94,12 +94,17 @@ def _slug(name: str) -> str:
 
 
 def report(run: "Run", names: Sequence[str] | None) -> Came:
-    """Show the measured reports as a table, which stands for the rows."""
+    """Show the measured reports as a table, which stands for the rows, and as a page."""
+    from tasks import page, reported
     from tasks import report as reports
 
-    rows = reports.rows(run.tree, names)
+    entries = reported.of_tree(run.tree, names)
+    rows = [entry.row() for entry in entries]
     screen = run.reporter.screen
     screen.show(reports.table(rows, screen.width(), color=screen.styled()))
+    path = page.place(rows[0]["slug"] if names else None)
+    page.write(path, entries)
+    screen.say(f"page: {path}")
     return [
         (row["slug"], StepResult("report", "present", row["state"])) for row in rows
     ]

@@ -61,7 +61,7 @@ def keep(path: Path, report: Report, text: str) -> None:
 def read(path: Path) -> tuple[list[Report], list[str]]:
     """Read the history of the report at a path, oldest first, and name what is damaged."""
     reports, damaged = [], []
-    for file in _files(directory(path)):
+    for file in _files(directory(path))[-KEPT:]:
         try:
             report = measured.read(file)
         except ProviderError as exc:

@@ -305,7 +305,8 @@ def _without_none(value: object) -> object:
 
 
 def _devices_differ(was: object, now: Sequence[Device]) -> Iterator[str]:
-    before = was if isinstance(was, list) else []
+    listed = was if isinstance(was, list) else []
+    before = [one if isinstance(one, Mapping) else {} for one in listed]
     for index in range(max(len(before), len(now))):
         old = before[index] if index < len(before) else {}
         new = dataclasses.asdict(now[index]) if index < len(now) else {}

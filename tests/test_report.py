@@ -121,6 +121,8 @@ def test_a_provider_without_a_report_is_missing_and_its_claim_is_shown_apart(
         "state": "missing",
         "differs": [],
         "status": "untested",
+        "contradicts": [],
+        "notes": [],
         "measured": None,
     }
 

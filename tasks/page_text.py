@@ -1,0 +1,58 @@
+"""How the page writes numbers, and words that somebody else wrote."""
+
+import unicodedata
+from html import escape
+
+_LONGEST = 600
+"""Of one text, in characters: what is longer was never meant to be read."""
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Of Unicode: what cannot be seen, or turns the text around it."""
+
+
+def text(value: object) -> str:
+    """Give anything as text of an HTML page: escaped, with nothing hidden in it."""
+    said = str(value)
+    if len(said) > _LONGEST:
+        said = f"{said[:_LONGEST]}…"
+    return escape("".join(map(_seen, said)), quote=True)
+
+
+def _seen(letter: str) -> str:
+    if letter in "\n\t":
+        return " "
+    hidden = unicodedata.category(letter) in _HIDDEN
+    return f"\\u{ord(letter):04x}" if hidden else letter
+
+
+def short(value: float) -> str:
+    """Give a number in three significant digits, without an exponent where it can be."""
+    if value and not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.2e}"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    shown = f"{value:.3g}"
+    return f"{value:.6f}".rstrip("0") if "e" in shown else shown
+
+
+def seconds(value: float | None) -> str:
+    """Give seconds, the short ones in thousandths; None: a dash."""
+    if value is None:
+        return "-"
+    if 0 < value < 1:
+        return f"{short(value * 1000)} ms"
+    return f"{short(value)} s"
+
+
+def gib(value: float) -> str:
+    """Give GiB, a little of it in MiB."""
+    return mib(value * 1024) if 0 < value < 0.01 else f"{short(value)} GiB"
+
+
+def mib(value: float) -> str:
+    """Give MiB."""
+    return f"{short(value)} MiB"
+
+
+def times(value: float) -> str:
+    """Give how many times faster."""
+    return f"{short(value)}\N{MULTIPLICATION SIGN}"
