@@ -98,7 +98,7 @@ class Starter:
     def _adopted(self, inputs: str) -> Held | None:
         """Take what answers on the socket; None where nobody does any more."""
         client.refuse_unsafe(self.socket_path)
-        there = find(self.socket_path, self.ping_s)
+        there = self._find()
         if there is None:
             self.socket_path.unlink(missing_ok=True)
             return None
@@ -120,6 +120,10 @@ class Starter:
             )
         self._retire(there)
         return None
+
+    def _find(self) -> Found | None:
+        """Ask who answers on the socket; None: nobody."""
+        return find(self.socket_path, self.ping_s)
 
     def _take(self, there: Found) -> Held | None:
         pid = there.pid
