@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from remote_resident.start_command import Admit
     from tasks.trial import Corner
 
-PHASES: tuple[tuple[str, Callable[[Stage], str]], ...] = (
+Phases = Sequence[tuple[str, Callable[[Stage], str]]]
+PHASES: Phases = (
     ("repeat", repeat),
     ("shapes", shapes),
     ("ladder", ladder),
@@ -52,8 +53,9 @@ def make(
     *,
     admit: "Admit | None" = production_admit,
     on_phase: OnPhase | None = None,
+    phases: Phases = PHASES,
 ) -> Making:
-    """Go through all phases and write `<slug>.accept.toml`, whatever came of them.
+    """Go through the phases and write `<slug>.accept.toml`, whatever came of them.
 
     `on_phase` gets each phase's result as it ends; `admit` is asked for room before each
     start, None asks nobody. The caller holds the provider's turn.
@@ -69,7 +71,8 @@ def make(
         if not isinstance(requests, Requests):
             return refused(STEP, requests, lines=["nothing was started"])
         known = Known(requests=requests)
-        results = yield from _phases(provider, corner, admit, known, on_phase)
+        stages = [_stage(provider, corner, admit, known, *phase) for phase in phases]
+        results = yield from _gone_through(stages, on_phase)
         keep = any(result.verdict == "failed" for result in results)
     except CUTS:
         keep = False
@@ -82,24 +85,30 @@ def make(
     return _written(provider, results, known.ladder, kept)
 
 
-def _phases(
+def _stage(
     provider: "ProviderManifest",
     corner: "Corner",
     admit: "Admit | None",
     known: Known,
-    on_phase: OnPhase | None,
+    name: str,
+    work: Callable[[Stage], str],
+) -> Stage:
+    return Stage(
+        provider=provider,
+        corner=corner,
+        admit=admit,
+        limit_s=provider.accept_timeout_s,
+        name=name,
+        known=known,
+        work=work,
+    )
+
+
+def _gone_through(
+    stages: Sequence[Stage], on_phase: OnPhase | None
 ) -> Generator[str | Progress, None, list[StepResult]]:
     results: list[StepResult] = []
-    for name, work in PHASES:
-        stage = Stage(
-            provider=provider,
-            corner=corner,
-            admit=admit,
-            limit_s=provider.accept_timeout_s,
-            name=name,
-            known=known,
-            work=work,
-        )
+    for stage in stages:
         results.append((yield from _phase(stage)))
         if results[-1].verdict == "refused":
             # no room, no interpreter: that is not the provider's to mend

@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": "read every weight in full, whatever is remembered of it",
     "list": "list the providers",
     "report": "show what this machine measured",
+    "accept": "put a provider through the acceptance suite that its status rests on",
     "env": "create a provider's environment by its lock's recipe",
     "lock": "resolve a lock anew",
     "room": "say whether a provider would fit beside what this machine holds now",
