@@ -102,17 +102,10 @@ class Cell:
                 fds = [code_fd, self._result_fd]
                 argv = [sys.executable, str(_CODE), *map(str, fds)]
             try:
-                self.process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    bufsize=0,
-                    env={**work.env, INSTANCE_VARIABLE: self.instance},
-                    cwd=work.cwd,
-                    pass_fds=fds,
-                    start_new_session=True,
-                )
+                with self._lock:
+                    if self.failure is not None:
+                        raise self.failure
+                    self.process = self._spawned(argv, fds)
             except (OSError, ValueError) as exc:
                 self._close()
                 raise _not_run(self.name, argv[0], exc) from None
@@ -121,6 +114,19 @@ class Cell:
         self._timer = threading.Timer(work.timeout_s, self.end, [self._late()])
         self._timer.daemon = True
         self._timer.start()
+
+    def _spawned(self, argv: list[str], fds: list[int]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**self.work.env, INSTANCE_VARIABLE: self.instance},
+            cwd=self.work.cwd,
+            pass_fds=fds,
+            start_new_session=True,
+        )
 
     def lines(self) -> Iterator[Line | None]:
         """Yield what it prints as it comes, None while nothing does, its result last.
@@ -136,18 +142,19 @@ class Cell:
             process.stdout.fileno(): _Stream("stdout", self.work.hide),
             process.stderr.fileno(): _Stream("stderr", self.work.hide),
         }
-        try:
-            yield from self._live(process, streams)
-            self._sweep(process)
-            yield from _rest(streams)
-            status = process.wait()
-            if self.failure is not None:
-                raise self.failure
-            code = status if status >= 0 else 128 - status
-            yield {"type": "result", "exit_code": code, "result": self._result()}
-        finally:
-            self.end(None)
-            self._close()
+        yield from self._live(process, streams)
+        self._sweep(process)
+        yield from _rest(streams)
+        status = process.wait()
+        if self.failure is not None:
+            raise self.failure
+        code = status if status >= 0 else 128 - status
+        yield {"type": "result", "exit_code": code, "result": self._result()}
+
+    def close(self) -> None:
+        """End it if it runs, and let go of its output; as often as liked."""
+        self.end(None)
+        self._close()
 
     def _live(
         self, process: "subprocess.Popen[bytes]", streams: dict[int, "_Stream"]
@@ -175,7 +182,11 @@ class Cell:
         """End it with everything it started; returns once all of that is gone."""
         with self._lock:
             process = self.process
-            if process is None or self._gone:
+            if process is None:
+                # not started yet, and not to be
+                self.failure = self.failure or failure
+                return
+            if self._gone:
                 return
             if process.poll() is None and self.failure is None:
                 self.failure = failure

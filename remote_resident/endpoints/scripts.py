@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,13 +142,43 @@ class Run:
             self.panel_fd = -1
 
 
-def finish(run: Run, timeout_s: float) -> int | None:
-    """Wait for a script's end and end it past its deadline; None: it had to be ended."""
-    status = run.wait(timeout_s)
+def finish(run: Run, timeout_s: float, orphans: Iterable[int] = ()) -> int | None:
+    """Wait for a script's end and end it past its deadline; None: it had to be ended.
+
+    `orphans` are children of this process that it did not start, a service's: reaped as
+    soon as they end, since a stop script may wait until their pids are gone.
+    """
+    with contextlib.ExitStack() as stack:
+        waiting = {fd: pid for pid in orphans for fd in _pidfd(pid, stack)}
+        scripts = _pidfd(run.process.pid, stack)
+        poll = select.poll()
+        for fd in (*waiting, *scripts):
+            poll.register(fd, select.POLLIN)
+        until = time.monotonic() + timeout_s
+        while run.process.poll() is None and (left := until - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left * 1000):
+                poll.unregister(fd)
+                if fd in waiting:
+                    _reap(waiting[fd])
+    status = run.poll()
     if status is None:
         run.timed_out = True
         run.end()
     return status
+
+
+def _pidfd(pid: int, stack: contextlib.ExitStack) -> list[int]:
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return []
+    stack.callback(os.close, fd)
+    return [fd]
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _say(fd: int, text: str) -> None:

@@ -1,5 +1,6 @@
 """One run of an endpoint's service: begun, stopped, and what is left of it looked for."""
 
+import os
 import threading
 import time
 from dataclasses import dataclass, field
@@ -26,8 +27,8 @@ class Service:
     instance: str
     begun: float = field(default_factory=time.time)
     """Seconds since the epoch."""
-    asked: float | None = None
-    """When its route was first asked, monotonic; None: not yet."""
+    asked: bool = False
+    """Its script was started and its route is asked."""
     run: Run | None = None
     listener: Listener | None = None
     hide: str | None = None
@@ -73,11 +74,12 @@ def stop(service: Service) -> str | None:
     gone. Bounded by `stop_timeout_s` and, for what outlasts the script, SETTLE_S.
     """
     endpoint = service.endpoint
+    orphans = _orphans(service)
     try:
         run = Run.begin(endpoint, "stop", service.instance, hide=service.hide)
     except OSError as exc:
         return f"{endpoint.name}: stop cannot be run: {exc}"
-    status = finish(run, endpoint.stop_timeout_s)
+    status = finish(run, endpoint.stop_timeout_s, orphans)
     rest = left(service, SETTLE_S if status == 0 else 0.0)
     run.settle()
     if status == 0 and not rest:
@@ -86,6 +88,17 @@ def stop(service: Service) -> str | None:
     if run.timed_out:
         said = f"stop did not return within {endpoint.stop_timeout_s!r} s"
     return f"{endpoint.name}: " + ", ".join([said, *rest])
+
+
+def _orphans(service: Service) -> list[int]:
+    """List those of its processes that were handed to this one, as their sub-reaper."""
+    own = None if service.run is None else service.run.process.pid
+    table = processes.process_table()
+    return [
+        pid
+        for pid in processes.members(service.instance)
+        if pid != own and pid in table and table[pid].ppid == os.getpid()
+    ]
 
 
 def left(service: Service, within_s: float = 0.0) -> list[str]:

@@ -1,0 +1,231 @@
+"""The hands of the owner: starts, watches and stops services, each on a thread.
+
+What comes of it is reported to the owner, which alone decides. A thread acts for one
+`Service`; what it reports of a service that is not the current one any more is ignored.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from remote_resident.endpoints import credentials, listener, memory, service
+from remote_resident.endpoints.readiness import Cut, NotReady, Watch, identify
+from remote_resident.endpoints.scripts import Run
+from remote_resident.endpoints.service import Service
+from remote_resident.endpoints.swap import Event, Failure
+from remote_resident.errors import ProviderError
+
+_WATCH_S = 0.1
+_FREE_LOOK_S = 0.25
+
+
+class Owner(Protocol):
+    """Whom a thread reports to."""
+
+    def report(
+        self, service: Service, event: Event, failure: Failure | None = None
+    ) -> None:
+        """Take in what happened to a service."""
+
+    def report_crowded(self, service: Service, crowded: memory.Crowded) -> None:
+        """Take in that others must leave first."""
+
+    def note(self, service: Service) -> None:
+        """Write down where a service stands, for the next daemon."""
+
+    def others(self, service: Service) -> list[str]:
+        """List the instances that could leave for it, least recently used first."""
+
+    def has_failed_start(self, service: Service) -> bool:
+        """Say whether it is stopped because its start failed."""
+
+    def asked(self, service: Service) -> None:
+        """Take in that a start waits for its route now."""
+
+
+def spawn(target: Callable[[], None], name: str) -> threading.Thread:
+    """Run something on a thread; a bug of ours is told and ends that thread alone."""
+
+    def run() -> None:
+        try:
+            target()
+        except Exception as exc:  # the owner and its other services go on
+            tell(name, exc)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def tell(where: str, exc: BaseException) -> None:
+    """Write a bug of ours to the daemon's log."""
+    import traceback
+
+    text = "".join(traceback.format_exception(exc))
+    sys.stderr.write(f"{where}\n{text}")
+    sys.stderr.flush()
+
+
+def start(owner: Owner, one: Service) -> None:
+    """Start a service, wait until it is ready, then watch it until it is stopped."""
+    try:
+        _begin(owner, one)
+        _until_ready(owner, one, time.monotonic() + one.endpoint.start_timeout_s)
+    except Cut:
+        return
+    except memory.Crowded as exc:
+        owner.report_crowded(one, exc)
+    except NotReady as exc:
+        owner.report(one, Event.START_FAILED, _of_start(one, exc.reason, str(exc)))
+    except ProviderError as exc:
+        failure = Failure(reason=exc.reason, text=str(exc), next=exc.next)
+        owner.report(one, Event.REFUSED, failure)
+        owner.note(one)
+    except Exception as exc:
+        # callers must be told, and what may have been started must be stopped
+        text = f"{one.endpoint.name}: {type(exc).__name__}: {exc}"
+        owner.report(one, Event.START_FAILED, _of_start(one, "internal", text))
+        raise
+    else:
+        watch(owner, one)
+
+
+def resume(owner: Owner, one: Service) -> None:
+    """Go on with a start that another daemon began."""
+    spent = max(0.0, time.time() - one.begun)
+    try:
+        left = one.endpoint.start_timeout_s - spent
+        _until_ready(owner, one, time.monotonic() + left)
+    except Cut:
+        return
+    except NotReady as exc:
+        owner.report(one, Event.START_FAILED, _of_start(one, exc.reason, str(exc)))
+    else:
+        watch(owner, one)
+
+
+def _of_start(one: Service, reason: str, text: str) -> Failure:
+    return Failure(
+        reason=reason, text=text, next=f"tu remote endpoint logs {one.endpoint.name}"
+    )
+
+
+def _begin(owner: Owner, one: Service) -> None:
+    endpoint = one.endpoint
+    service.refuse_stranger(one)
+    credential = credentials.load(endpoint.credential)
+    if credential is None:
+        raise ProviderError(
+            f"{endpoint.name}: {endpoint.credential}: no credential found, one wanted",
+            reason="not_connected",
+            next="tu remote endpoint connect --mode local --credential-file FILE",
+        )
+    one.hide = credential
+    with memory.admitted(endpoint, one.instance, owner.others(one)):
+        if one.cut.is_set():
+            raise Cut
+        # before the first process: whoever comes after a crash must know of it
+        owner.note(one)
+        try:
+            one.run = Run.begin(
+                endpoint, "start", one.instance, credential=credential, hide=credential
+            )
+        except OSError as exc:
+            raise NotReady(
+                reason="start_failed",
+                text=f"{endpoint.name}: start cannot be run: {exc}",
+            ) from None
+
+
+def _until_ready(owner: Owner, one: Service, deadline: float) -> None:
+    owner.asked(one)
+    watching = Watch(
+        endpoint=one.endpoint,
+        instance=one.instance,
+        run=one.run,
+        deadline=deadline,
+        cut=one.cut.is_set,
+    )
+    one.listener = watching.until_ready()
+    owner.report(one, Event.READY)
+
+
+def watch(owner: Owner, one: Service) -> None:
+    """Watch a service that is ready until it is to be stopped, or has died."""
+    memory.hold(one.endpoint, one.instance, service.pids(one), loading=False)
+    owner.note(one)
+    while not one.cut.wait(_WATCH_S):
+        if one.run is not None:
+            one.run.poll()
+        if not _is_there(one):
+            # the table of processes is not read at one instant: look twice
+            if one.cut.wait(_WATCH_S) or _is_there(one):
+                continue
+            owner.report(one, Event.DIED)
+            return
+
+
+def _is_there(one: Service) -> bool:
+    if one.listener is not None and listener.still_there(one.listener, one.port):
+        return True
+    found = identify(one.endpoint, one.instance, one.env())
+    if found is not None:
+        # it has opened its port anew
+        one.listener = found
+    return found is not None
+
+
+def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
+    """Stop a service and see it through; of one that `died` clean up what is left."""
+    one.cut.set()
+    if one.thread is not None:
+        one.thread.join()
+    owner.note(one)
+    fault = _cleaned(one) if died else service.stop(one)
+    if not died and owner.has_failed_start(one):
+        fault = _swept(one, fault)
+    if fault is None:
+        memory.release(one.endpoint.name)
+        owner.report(one, Event.STOPPED)
+        owner.note(one)
+        return
+    failure = Failure(
+        reason="stop_failed",
+        text=fault,
+        next=f"tu remote endpoint stop {one.endpoint.name}",
+    )
+    owner.report(one, Event.STOP_FAILED, failure)
+    owner.note(one)
+
+
+def _cleaned(one: Service) -> str | None:
+    if not service.left(one):
+        return None
+    return _swept(one, service.stop(one))
+
+
+def _swept(one: Service, fault: str | None) -> str | None:
+    """End what is left after a stop script that had no service to stop."""
+    service.sweep(one)
+    rest = service.left(one)
+    if not rest:
+        return None
+    return fault or f"{one.endpoint.name}: stop returned 0, {', '.join(rest)}"
+
+
+def until_free(owner: Owner, one: Service, over: Callable[[], bool]) -> None:
+    """Report when nothing is left of a service whose stop failed, until `over`.
+
+    Where nothing was left from the first, it is the script that failed: that stays.
+    """
+    if not service.left(one):
+        return
+    while not over():
+        if not listener.is_open(one.port) and not service.left(one):
+            memory.release(one.endpoint.name)
+            owner.report(one, Event.GONE)
+            owner.note(one)
+            return
+        time.sleep(_FREE_LOOK_S)

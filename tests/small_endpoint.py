@@ -1,0 +1,204 @@
+"""Small endpoints of real scripts, ports and processes, for the tests of the daemon."""
+
+import os
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from remote_resident import processes
+from remote_resident.endpoints import credentials, dispatch
+from remote_resident.endpoints.cell import Line, Work
+from remote_resident.endpoints.changes import Changes
+from remote_resident.endpoints.owner import Owner
+from remote_resident.endpoints.record import Endpoint
+from remote_resident.endpoints.service import Service
+from remote_resident.endpoints.store import Settings, Store
+from remote_resident.errors import ProviderError
+
+DEADLINE_S = 60.0
+CANARY = "nvapi-canary-7f3a91c2"
+PROGRAM = Path(__file__).parent / "services/small.py"
+STOP = """#!/bin/sh
+kill "$(cat "$SERVICE_DIR/pid")"
+"""
+
+
+def start_script(**options: object) -> str:
+    """Give a script that leaves the small service behind."""
+    words = " ".join(f"'{name}={value}'" for name, value in options.items())
+    return f"""#!/bin/sh
+echo starting on $HOST_PORT
+setsid '{sys.executable}' -I -S '{PROGRAM}' "$HOST_PORT" {words} &
+echo $! > "$SERVICE_DIR/pid"
+"""
+
+
+def free_port() -> int:
+    """Find a port in the endpoints' range that nobody has."""
+    while True:
+        port = 20000 + int.from_bytes(os.urandom(2), "big") % 10000
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def endpoint(name: str = "a", **fields: Any) -> Endpoint:
+    """Build an endpoint that starts the small service; the name gets its suffix."""
+    given = {
+        "name": f"{name}-service",
+        "url": f"http://127.0.0.1:{free_port()}",
+        "credential": "NVIDIA_API_KEY",
+        "start": start_script(),
+        "stop": STOP,
+        "live": "/ready",
+        "start_timeout_s": DEADLINE_S,
+        "stop_timeout_s": DEADLINE_S,
+    }
+    return Endpoint.from_dict({**given, **fields})
+
+
+class Host:
+    """An owner of endpoints in this process, as the daemon has it."""
+
+    def __init__(self, *endpoints: Endpoint, **options: Any) -> None:
+        credentials.save("NVIDIA_API_KEY", CANARY)
+        self.store = Store()
+        settings = Settings(mode="local", credential_name="NVIDIA_API_KEY")
+        self.store.connect(settings)
+        for one in endpoints:
+            self.store.approve(one.name, one.digest)
+            self.store.register(one)
+        self.owner = Owner(self.store, **{"overtake_s": 30.0, **options})
+        self.changes = Changes(self.owner)
+        self.owner.begin()
+
+    def register(self, one: Endpoint) -> None:
+        """Approve and register."""
+        self.store.approve(one.name, one.digest)
+        with self.changes.turn(one.name):
+            self.changes.register(one)
+
+    def run(self, name: str, code: str = "", **options: Any) -> list[Line]:
+        """Run a cell and give its lines."""
+        return list(self.lines(name, code, **options))
+
+    def lines(self, name: str, code: str = "", **options: Any) -> Iterator[Line]:
+        """Run a cell and yield its lines."""
+        argv = None if code else ["true"]
+        work = Work(
+            argv=argv, code=code or None, cwd=Path("/"), env={}, timeout_s=DEADLINE_S
+        )
+        one = self.changes.known(f"{name}-service")
+        assert one is not None
+        ready = dispatch.prepared(one, replace(work, **options))
+        for line in dispatch.on_local(self.owner, one, ready):
+            if line is not None:
+                yield line
+
+    def call(self, name: str, code: str = "", **options: Any) -> "Call":
+        """Run a cell on a thread."""
+        return Call(lambda: self.lines(name, code, **options))
+
+    def state(self, name: str = "a") -> str:
+        """Give an endpoint's state."""
+        return self.owner.state(f"{name}-service")[0].state.value
+
+    def failure(self, name: str = "a") -> Any:
+        """Give why an endpoint is failed."""
+        return self.owner.state(f"{name}-service")[0].failure
+
+    def service(self, name: str = "a") -> Service:
+        """Give the last run of an endpoint."""
+        with self.owner.lock:
+            return self.owner.services[f"{name}-service"]
+
+    def until(self, state: str, name: str = "a") -> None:
+        """Wait until an endpoint is in a state."""
+        wait_for(lambda: self.state(name) == state, f"{name} {state}")
+
+    def close(self) -> None:
+        """End every cell, every service and what a test's scripts left."""
+        self.owner.end(stop_services=False)
+        with self.owner.lock:
+            services = list(self.owner.services.values())
+        for one in services:
+            processes.end_all(one.instance, grace_s=0.0)
+
+
+class Call:
+    """A cell that runs on a thread: its lines so far, and how it ended."""
+
+    def __init__(self, lines: Callable[[], Iterator[Line]]) -> None:
+        self.lines: list[Line] = []
+        self.error: ProviderError | None = None
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=[lines], daemon=True)
+        self._thread.start()
+
+    def _run(self, lines: Callable[[], Iterator[Line]]) -> None:
+        iterator = lines()
+        try:
+            for line in iterator:
+                self.lines.append(line)
+                if self._leaving.is_set():
+                    break
+        except ProviderError as exc:
+            self.error = exc
+        finally:
+            iterator.close()  # type: ignore[attr-defined]
+
+    def phases(self) -> list[str]:
+        """Give the phases so far."""
+        return [line["text"] for line in self.lines if line["type"] == "phase"]
+
+    def until(self, text: str) -> "Call":
+        """Wait until something was said or printed."""
+        wait_for(
+            lambda: (
+                any(text in str(line.get("text")) for line in self.lines)
+                or not self._thread.is_alive()
+            ),
+            text,
+        )
+        return self
+
+    def end(self) -> "Call":
+        """Wait for its end."""
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive(), self.lines
+        return self
+
+    @property
+    def alive(self) -> bool:
+        """Say whether it still runs."""
+        return self._thread.is_alive()
+
+
+def wait_for(done: Callable[[], Any], what: str = "it") -> Any:
+    """Wait until something is so; the deadline is one of a broken test."""
+    until = time.monotonic() + DEADLINE_S
+    while not (found := done()):
+        assert time.monotonic() < until, f"waited for {what}"
+        time.sleep(0.005)
+    return found
+
+
+def get(port: int | None, path: str = "/") -> str:
+    """Ask a service."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as reply:
+        text: str = reply.read().decode()
+        return text
+
+
+def phases(lines: list[Line]) -> list[str]:
+    """Give the phases among lines."""
+    return [line["text"] for line in lines if line["type"] == "phase"]
