@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import pytest
 
@@ -26,14 +26,19 @@ PYTHON = "/usr/bin/python3"
 REQUIRE = "TU_TEST_REQUIRE"
 """Where it is set, a test that misses its program fails instead of being skipped."""
 
-_DEBOOTSTRAP = (
-    "debootstrap",
-    "--variant=minbase",
-    "--include=python3",
-    "bookworm",
-)
-_EMPTIED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale")
-_VERSION = "1"
+# as root, the archive on standard output; below /var/tmp, for the temp directory may be
+# mounted without devices
+_RECIPE = """
+set -e
+root=$(mktemp -d /var/tmp/tu-test-image-XXXXXX)
+trap 'rm -rf "$root"' EXIT
+debootstrap --variant=minbase --include=python3 bookworm "$root" >&2
+for folder in var/cache/apt var/lib/apt/lists usr/share/doc usr/share/locale; do
+    rm -rf "${root:?}/$folder"
+    mkdir -p "$root/$folder"
+done
+tar --create --numeric-owner --directory="$root" .
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +72,7 @@ def image() -> Image:
     found = program()
     if found is None:
         missing("neither podman nor docker runs here")
-    recipe = repr((_DEBOOTSTRAP, _EMPTIED, _VERSION))
-    tag = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+    tag = hashlib.sha256(_RECIPE.encode()).hexdigest()[:12]
     name = f"{REPOSITORY}:{tag}"
     with _alone():
         if _answer(found, "image", "inspect", name) is None:
@@ -89,20 +93,17 @@ def program() -> str | None:
 
 
 def _build(program: str, name: str) -> None:
-    if shutil.which(_DEBOOTSTRAP[0]) is None:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    if shutil.which("debootstrap", path=path) is None:
         missing(f"{name} is not there and debootstrap neither, to build it")
-    if os.geteuid() != 0:
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if as_root and _answer(*as_root, "true") is None:
         missing(f"{name} is not there, and building it needs root")
-    # below /var/tmp: the temp directory may be mounted without devices
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
-        root, archive = Path(place, "root"), Path(place, "root.tar")
-        _run([*_DEBOOTSTRAP, str(root)])
-        for folder in _EMPTIED:
-            shutil.rmtree(root / folder, ignore_errors=True)
-            (root / folder).mkdir(parents=True)
-        _run(["tar", "--create", "--numeric-owner", f"--file={archive}",
-              f"--directory={root}", "."])  # fmt: skip
-        _run([program, "import", str(archive), name])
+        archive = Path(place, "root.tar")
+        with archive.open("wb") as out:
+            _run([*as_root, "sh", "-c", _RECIPE], out)
+        _run([program, "import", str(archive), name], subprocess.DEVNULL)
 
 
 @contextmanager
@@ -124,15 +125,14 @@ def _answer(*argv: str) -> str | None:
     return ended.stdout if ended.returncode == 0 else None
 
 
-def _run(argv: list[str]) -> None:
+def _run(argv: list[str], out: IO[bytes] | int) -> None:
     ended = subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        stdout=out,
+        stderr=subprocess.PIPE,
         check=False,
     )
     if ended.returncode:
-        last = "\n".join(ended.stdout.splitlines()[-20:])
-        pytest.fail(f"{' '.join(argv)}: exit status {ended.returncode}\n{last}")
+        last = b"\n".join(ended.stderr.splitlines()[-20:]).decode(errors="replace")
+        pytest.fail(f"{argv[0]}: exit status {ended.returncode}\n{last}")
