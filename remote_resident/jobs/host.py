@@ -1,0 +1,632 @@
+"""The host of jobs: takes them, gives each its turn, watches the workers, remembers.
+
+    submit -> queue -> (turn) a thread per job: start or take the worker, ask the other
+    idle ones to give memory back, POST the job, read its stream to the terminal event
+
+One lock guards who waits and who is in hand; nothing that may take long is done under it.
+A provider has one worker, which runs one of its jobs at a time; how many providers run at
+once is admission's to say, by their budgets. A start that finds no room waits for the end
+of another job where there is one, and is refused otherwise.
+"""
+
+import contextlib
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remote_resident import manifest as manifests
+from remote_resident import places, start_command
+from remote_resident.daemon.door import tell
+from remote_resident.errors import AdmissionRefused, ProviderError, UsageError
+from remote_resident.jobs import asking, running, starting
+from remote_resident.jobs.devices import device_named
+from remote_resident.jobs.feed import Feed
+from remote_resident.jobs.job import (
+    AUTO,
+    QUEUED,
+    RUNNING,
+    STARTING,
+    Event,
+    Job,
+    Outcome,
+)
+from remote_resident.jobs.lane import HEALTH_S, Lane, Live, log_size, stderr_of
+from remote_resident.jobs.queue import Key, Queue
+from remote_resident.jobs.records import Records
+from remote_resident.jobs.running import Run, Unknown, failed, failed_by
+from remote_resident.jobs.worker.ids import refused_id
+
+if TYPE_CHECKING:
+    from remote_resident.held import Held
+    from remote_resident.manifest import ProviderManifest
+
+LIVENESS_S = 600.0
+"""How long a worker with a job in hand may give no sign of life."""
+CANCEL_GRACE_S = 60.0
+"""How long a job may ignore its cancel, where TU_JOB_CANCEL_GRACE_S does not say."""
+_HOST_GRACE_S = 15.0
+"""What the host waits on top of that: the worker itself is to end first."""
+_LOOK_S = 0.5
+_SAVE_S = 1.0
+_STDERR_LINES = 400
+_TOLD = 50
+"""So many of those who wait are told of each step that they come nearer."""
+_AGAIN_S = 10.0
+"""How often a cancel is asked for that has not come to an end."""
+_LEAVE_S = 30.0
+
+
+class JobHost:
+    """All jobs of this user on this machine; any thread may call any method."""
+
+    def __init__(
+        self,
+        *,
+        liveness_s: float | None = None,
+        admit: start_command.Admit | None = starting.admit,
+        records: Path | None = None,
+    ) -> None:
+        self.liveness_s = liveness_s or _seconds("TU_JOB_LIVENESS_S") or LIVENESS_S
+        self._grace_s = _cancel_grace()
+        self._admit = admit
+        self._records = Records(records or places.state_dir() / "jobs.sqlite")
+        self._lock = threading.RLock()
+        self._queue = Queue()
+        self._lanes: dict[Key, Lane] = {}
+        self._live: dict[str, Live] = {}
+        self._served: dict[str, int] = {}
+        self._ends = 0
+        """How many jobs have ended: room may have come back since it was looked for."""
+        self._over = threading.Event()
+        self._begun = False
+
+    # --- asked from outside
+
+    def submit(
+        self,
+        slug: str,
+        params: Mapping[str, Any],
+        job_id: str | None = None,
+        device: str = AUTO,
+        *,
+        tree: Path | None = None,
+    ) -> Job:
+        """Take a job of a provider, to be run when its turn comes.
+
+        `job_id` None makes one. Raises UsageError for a provider, id or device that is
+        none, ProviderError (`job_exists`) where a live job has this id, ManifestError.
+        """
+        manifest = manifests.find(tree or places.find_tree(), slug)
+        _refuse_mode(manifest)
+        job_id = os.urandom(6).hex() if job_id is None else job_id
+        fault = refused_id(job_id)
+        if fault is not None:
+            raise UsageError(fault, reason="bad_job_id")
+        job = Job(
+            job_id=job_id,
+            slug=manifest.slug,
+            tree=str(manifest.tree),
+            provider=str(manifest.directory),
+            params=dict(params),
+            device=device_named(manifest, device),
+            created=time.time(),
+        )
+        with self._lock:
+            if self._over.is_set():
+                raise ProviderError("the host daemon is ending", reason="stopping")
+            if job_id in self._live:
+                raise ProviderError(
+                    f"job {job_id}: a live job of {self._live[job_id].job.slug} found, "
+                    "an id that no live job has wanted",
+                    reason="job_exists",
+                    next=f"tu remote job attach {job_id}",
+                )
+            self._records.add(job)
+            live = self._admitted(job, manifest)
+            self._queue.add(live.lane.key, job_id)
+            self._begin_next()
+            return live.job
+
+    def cancel(self, job_id: str) -> Job:
+        """Ask a job to end; an ended one is given as it is. Raises UsageError."""
+        with self._lock:
+            live = self._live.get(job_id)
+            if live is None:
+                return self.job(job_id)
+            live.cancelled_at = live.cancelled_at or time.monotonic()
+            self._change(live, cancelling=True)
+            self._save(live)
+            state, lane = live.job.state, live.lane
+            if state == QUEUED:
+                self._queue.remove(lane.key, job_id)
+            if state in (QUEUED, STARTING):
+                self._finish(live, running.cancelled(live.job))
+            abort = state == STARTING and not self._queue.has(lane.key)
+            if state == QUEUED:
+                self._begin_next()
+        if abort:
+            _in_thread(lane.abort_start)
+        if state == RUNNING:
+            live.ask_again = time.monotonic() + _AGAIN_S
+            _in_thread(asking.cancel, lane.socket, job_id, HEALTH_S)
+        return live.job
+
+    def job(self, job_id: str) -> Job:
+        """Give a job, live or remembered. Raises UsageError."""
+        with self._lock:
+            live = self._live.get(job_id)
+            if live is not None:
+                return live.job
+        found = self._records.get(job_id)
+        if found is None:
+            raise UsageError(
+                f"job {job_id}: none found of that id", next="tu remote job list"
+            )
+        return found
+
+    def jobs(self) -> list[Job]:
+        """List the jobs that are remembered, newest first, without their params."""
+        with self._lock:
+            live = {job_id: live.job for job_id, live in self._live.items()}
+        return [live.get(job.job_id, job) for job in self._records.all()]
+
+    def events(self, job_id: str) -> Iterator[Event | None]:
+        """Yield a job's events, then what comes; None: nothing new. Raises UsageError."""
+        with self._lock:
+            live = self._live.get(job_id)
+            if live is not None:
+                return live.feed.read()
+            self.job(job_id)
+        return iter(self._records.tail(job_id))
+
+    def stderr(self, job_id: str) -> list[str]:
+        """Give the last lines that a job wrote. Raises UsageError."""
+        job = self.job(job_id)
+        return stderr_of(job) if job.live else self._records.stderr(job_id)
+
+    def place(self, job_id: str) -> dict[str, Any]:
+        """Say where in the queue a job is, from 1, and how long it will wait.
+
+        `expected_wait_s` is None where one that is ahead has never completed yet; both
+        are None for a job that waits no more.
+        """
+        with self._lock:
+            live = self._live.get(job_id)
+            if live is None or live.job.state != QUEUED:
+                return {"position": None, "expected_wait_s": None}
+            ahead = list(self._queue.ahead(job_id))
+            lane = live.lane
+            others = [x.in_hand for x in self._lanes.values() if x.in_hand is not None]
+            # another provider's job is in the way only where there is no room beside it
+            alone = lane.blocked or any(x.blocked for x in self._lanes.values())
+            behind = [key for key, _ in ahead if alone or key == lane.key]
+            waits = [self._records.usual_s(*key) for key in behind]
+            waits += [
+                self._left_s(other) for other in others if alone or other.lane is lane
+            ]
+        known = [wait for wait in waits if wait is not None]
+        expected = sum(known) if len(known) == len(waits) else None
+        return {"position": len(ahead) + 1, "expected_wait_s": expected}
+
+    def _left_s(self, live: Live) -> float | None:
+        usual = self._records.usual_s(*live.lane.key)
+        if usual is None:
+            return None
+        return max(0.0, usual - (time.time() - (live.job.started or time.time())))
+
+    # --- from start to end of the daemon
+
+    def begin(self) -> None:
+        """Take up the jobs of an earlier host, and the workers that it left."""
+        attached: set[str] = set()
+        with self._lock:
+            for job in self._records.live():
+                live = self._resumed(job)
+                if live is not None and job.state == RUNNING:
+                    attached.add(job.instance or "")
+                    live.lane.in_hand = live
+                    _in_thread(self._conduct, live, True)
+            self._adopt_idle(attached)
+            self._begun = True
+            self._begin_next()
+        _in_thread(self._watch)
+
+    def _resumed(self, job: Job) -> Live | None:
+        try:
+            manifest = manifests.load(
+                Path(job.provider) / manifests.FILE, Path(job.tree)
+            )
+            _refuse_mode(manifest)
+        except (OSError, ProviderError) as exc:
+            reason = exc.reason if isinstance(exc, ProviderError) else "file_missing"
+            self._record_end(job, failed(job, str(exc), reason=reason), Feed())
+            return None
+        live = self._admitted(job, manifest, self._records.tail(job.job_id))
+        if job.cancelling:
+            live.cancelled_at = time.monotonic()
+        if job.state != RUNNING:
+            if job.cancelling:
+                self._finish(live, running.cancelled(job))
+                return None
+            self._change(live, state=QUEUED)
+            self._queue.add(live.lane.key, job.job_id)
+        return live
+
+    def _adopt_idle(self, attached: set[str]) -> None:
+        """Take the workers that run without a job, so that somebody lets them go."""
+        from remote_resident import machine, processes
+
+        for holder in machine.holdings():
+            marks = processes.marks(holder.pids[0]) if holder.pids else {}
+            mine = holder.uid == os.geteuid() and "entry" in marks
+            if not mine or holder.instance in attached or not holder.instance:
+                continue
+            with contextlib.suppress(ProviderError, OSError):
+                manifest = manifests.find(Path(holder.tree or "/"), holder.slug)
+                lane = self._lane_of(manifest)
+                if marks.get("socket") == str(lane.socket) and lane.held is None:
+                    lane.adopt(holder.instance)
+
+    def end(self, stop_services: bool) -> None:
+        """Let go: jobs run on for the next host, idle workers are ended.
+
+        With `stop_services` every job is cancelled and every worker ended.
+        """
+        with self._lock:
+            self._over.set()
+            lanes = list(self._lanes.values())
+            waiting = [live for live in self._live.values() if stop_services]
+        for live in waiting:
+            self.cancel(live.job.job_id)
+        grace_s = self._grace_s if math.isfinite(self._grace_s) else CANCEL_GRACE_S
+        enders = [
+            _in_thread(lane.end, grace_s if lane.in_hand else _LEAVE_S)
+            for lane in lanes
+            if stop_services or lane.in_hand is None
+        ]
+        for ender in enders:
+            ender.join(grace_s + _LEAVE_S)
+        with self._lock:
+            for live in self._live.values():
+                self._save(live)
+        if not stop_services:
+            return
+        deadline = time.monotonic() + _LEAVE_S
+        while self._live and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    # --- under the lock
+
+    def _lane_of(self, manifest: "ProviderManifest") -> Lane:
+        key = (str(manifest.tree), manifest.slug)
+        if key not in self._lanes:
+            starter = starting.starter_of(manifest, admit=self._admit)
+            self._lanes[key] = Lane.of(manifest, starter)
+        return self._lanes[key]
+
+    def _admitted(
+        self, job: Job, manifest: "ProviderManifest", tail: list[Event] | None = None
+    ) -> Live:
+        live = Live(job, Feed(tail or ()), self._lane_of(manifest))
+        self._live[job.job_id] = live
+        return live
+
+    def _begin_next(self) -> None:
+        """Let every job begin that may."""
+        if not self._begun or self._over.is_set():
+            return
+        lanes = self._lanes
+        while True:
+            busy = {key for key, lane in lanes.items() if lane.in_hand is not None}
+            blocked = {key for key, lane in lanes.items() if lane.blocked}
+            key = self._queue.next(lambda k: lanes[k].pool, busy, blocked)
+            if key is None:
+                break
+            job_id, self._served[job_id] = self._queue.take(key)
+            live = self._live[job_id]
+            live.lane.in_hand = live
+            self._change(live, state=STARTING)
+            self._save(live)
+            live.feed.add({"event": STARTING, "job_id": job_id})
+            _in_thread(self._conduct, live, False)
+        self._say_places()
+
+    def _change(self, live: Live, **changes: Any) -> None:
+        live.job = replace(live.job, **changes)
+        live.changed = True
+
+    def _say_places(self) -> None:
+        """Tell those who wait where they stand, where that has changed."""
+        for number, (_, job_id) in enumerate(self._queue.order()[:_TOLD], start=1):
+            live = self._live[job_id]
+            if live.position != number:
+                self._say_queued(live)
+
+    def _say_queued(self, live: Live, **more: Any) -> None:
+        job_id = live.job.job_id
+        place = self.place(job_id)
+        live.position = place["position"]
+        live.feed.add({"event": QUEUED, "job_id": job_id, **place, **more})
+
+    def _finish(self, live: Live, outcome: Outcome) -> None:
+        """End a job, once: its id is free before its terminal event can be read."""
+        with self._lock:
+            if live.over:
+                return
+            live.over = True
+            # the record first: whoever has read the terminal event finds it
+            live.job = self._record_end(live.job, outcome, live.feed)
+            self._live.pop(live.job.job_id, None)
+        live.feed.end(outcome.event)
+
+    def _record_end(self, job: Job, outcome: Outcome, feed: Feed) -> Job:
+        job = replace(
+            job,
+            state=outcome.state,
+            ended=time.time(),
+            reason=outcome.reason,
+            message=outcome.message,
+            next=outcome.next,
+        )
+        lines = stderr_of(job)[-_STDERR_LINES:]
+        self._records.save(job, [*feed.tail(), outcome.event], lines)
+        return job
+
+    def _save(self, live: Live) -> None:
+        live.changed = not self._records.save(live.job, live.feed.tail())
+
+    # --- one thread per job in hand
+
+    def _conduct(self, live: Live, attach: bool) -> None:
+        """Bring a job to its end, or back to the queue."""
+        lane, ends = live.lane, self._ends
+        outcome: Outcome | None = None
+        try:
+            outcome = self._outcome(live, attach)
+        except AdmissionRefused as exc:
+            if not self._waits_for_room(live, exc, ends):
+                outcome = failed_by(live.job, exc)
+        except ProviderError as exc:
+            outcome = failed_by(live.job, exc)
+        except Exception as exc:  # a bug of ours ends one job, not the host
+            tell(f"job {live.job.job_id}", exc)
+            text = f"{type(exc).__name__}: {exc}"
+            outcome = failed(live.job, text, reason="internal")
+        if outcome is None:
+            with self._lock:
+                self._begin_next()
+            return
+        self._finish(live, outcome)
+        self._clear(live, outcome)
+        with self._lock:
+            lane.in_hand = None
+            lane.idle_since = time.monotonic()
+            self._ends += 1
+            for other in self._lanes.values():
+                other.blocked = False
+            self._begin_next()
+
+    def _outcome(self, live: Live, attach: bool) -> Outcome:
+        run = Run(
+            live,
+            start=lambda: self._started(live),
+            begun=lambda held: self._begun_on(live, held),
+            came=lambda event, line: self._came(live, event, line),
+        )
+        if attach:
+            try:
+                return self._attached(live, run)
+            except Unknown:
+                # it never came to be there
+                pass
+        return run.run()
+
+    def _attached(self, live: Live, run: Run) -> Outcome:
+        if live.job.instance is None or not live.lane.adopt(live.job.instance):
+            # another worker may answer there, which never had this job
+            return run.lost("its worker ended while no host watched")
+        return run.attach()
+
+    def _started(self, live: Live) -> "Held":
+        manifest = manifests.load(
+            Path(live.job.provider) / manifests.FILE, Path(live.job.tree)
+        )
+        with self._lock:
+            others = [
+                lane
+                for lane in self._lanes.values()
+                if lane is not live.lane and lane.held and lane.in_hand is None
+            ]
+        for silent in running.hand_over(others):
+            tell(f"{silent.key[1]}: its idle worker {silent.pid} gave no memory back")
+        return live.lane.ensure(manifest, live.job.device)
+
+    def _begun_on(self, live: Live, held: "Held") -> bool:
+        with self._lock:
+            if live.over:
+                return False
+            log = live.lane.starter.log.path
+            self._change(
+                live,
+                state=RUNNING,
+                started=time.time(),
+                instance=held.started.instance,
+                socket=str(live.lane.socket),
+                log=str(log),
+                log_start=log_size(log),
+            )
+            live.heard = time.monotonic()
+            # before the worker is asked: who finds this record looks there for the job
+            self._save(live)
+            return True
+
+    def _came(self, live: Live, event: Event, line: bytes) -> None:
+        live.feed.add(event, line)
+        name, seq = event.get("event"), event.get("seq")
+        changes: dict[str, Any] = {"seq": seq} if isinstance(seq, int) else {}
+        if name == "progress":
+            changes["progress"] = event.get("progress")
+        if name == "result":
+            url = (event.get("result") or {}).get("run_url")
+            changes["results"] = (*live.job.results, url)
+        with self._lock:
+            self._change(live, **changes)
+
+    def _waits_for_room(self, live: Live, exc: AdmissionRefused, ends: int) -> bool:
+        """Put a job back in front of its queue, where an end may bring it room."""
+        with self._lock:
+            lane = live.lane
+            others = [
+                other
+                for other in self._lanes.values()
+                if other is not lane and other.in_hand is not None
+            ]
+            if live.over or not (others or self._ends != ends):
+                return False
+            lane.blocked = bool(others) and self._ends == ends
+            # at once: who is refused a moment later must not wait for this one
+            lane.in_hand = None
+            self._change(live, state=QUEUED)
+            served = self._served.get(live.job.job_id, 0)
+            self._queue.put_back(lane.key, live.job.job_id, served)
+            self._save(live)
+            self._say_queued(live, waits_for=exc.reason, message=str(exc))
+            return True
+
+    def _clear(self, live: Live, outcome: Outcome) -> None:
+        """End a worker that is no good for the next job, before that one begins."""
+        lane = live.lane
+        if lane.held is None:
+            return
+        if live.lost is not None or lane.has_ended():
+            lane.end()
+        elif outcome.state != "completed":
+            said = asking.health(lane.socket, HEALTH_S)
+            if said is None or said.get("ok") is not True:
+                lane.end()
+
+    # --- the watching thread
+
+    def _watch(self) -> None:
+        saved = time.monotonic()
+        while not self._over.wait(_LOOK_S):
+            with self._lock:
+                lanes = list(self._lanes.values())
+            for lane in lanes:
+                try:
+                    self._look_at(lane)
+                except Exception as exc:  # one worker must not leave the others unseen
+                    tell(f"looking at {lane.key[1]}", exc)
+            if time.monotonic() - saved >= _SAVE_S:
+                saved = time.monotonic()
+                with self._lock:
+                    for live in self._live.values():
+                        if live.changed:
+                            self._save(live)
+
+    def _look_at(self, lane: Lane) -> None:
+        live = lane.in_hand
+        if live is not None and live.lost is not None:
+            return self._cut(live)
+        if lane.held is None or lane.ending:
+            return None
+        if live is None:
+            if lane.has_ended() or lane.stopped() or self._idle_too_long(lane):
+                self._retire(lane)
+            return None
+        if live.job.state != RUNNING:
+            return None
+        now = time.monotonic()
+        silent_s = now - live.heard
+        if lane.stopped():
+            self._lose(live, f"its worker {lane.pid} is stopped (state T)")
+        elif silent_s > self.liveness_s:
+            self._lose(
+                live,
+                f"its worker {lane.pid} gave no sign of life for {silent_s:.1f} s, "
+                f"one within {self.liveness_s} s wanted",
+            )
+        elif live.cancelled_at is not None and (
+            now - live.cancelled_at > self._grace_s + _HOST_GRACE_S
+        ):
+            self._lose(live, f"its cancel was ignored for {self._grace_s} s")
+        elif not lane.asking and self._is_to_ask(live, now):
+            lane.asking = True
+            _in_thread(self._ask, live)
+        return None
+
+    def _is_to_ask(self, live: Live, now: float) -> bool:
+        asked_again = live.cancelled_at is not None and now >= live.ask_again
+        return asked_again or now - live.heard > self.liveness_s / 10
+
+    def _ask(self, live: Live) -> None:
+        """Ask a worker whether it lives; and for the end of its job, if that is due."""
+        lane = live.lane
+        try:
+            if live.cancelled_at is not None and time.monotonic() >= live.ask_again:
+                live.ask_again = time.monotonic() + _AGAIN_S
+                asking.cancel(lane.socket, live.job.job_id, HEALTH_S)
+            if asking.health(lane.socket, max(1.0, self.liveness_s / 10)) is not None:
+                live.heard = time.monotonic()
+        finally:
+            lane.asking = False
+
+    def _lose(self, live: Live, why: str) -> None:
+        """Give a worker up: its job's thread sees the end of the stream."""
+        live.lost = why
+        self._cut(live)
+
+    def _cut(self, live: Live) -> None:
+        stream = live.stream
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.shutdown(socket.SHUT_RDWR)
+
+    def _idle_too_long(self, lane: Lane) -> bool:
+        limit_s = lane.starter.idle_timeout_s()
+        return time.monotonic() - lane.idle_since > limit_s
+
+    def _retire(self, lane: Lane) -> None:
+        with self._lock:
+            if lane.in_hand is not None:
+                return
+            lane.ending = True
+        _in_thread(lane.end, _LEAVE_S if lane.stopped_looks == 0 else 0.0)
+
+
+def _refuse_mode(manifest: "ProviderManifest") -> None:
+    if manifest.runtime_mode != "jobs":
+        raise UsageError(
+            f"{manifest.slug}: mode {manifest.runtime_mode} found, jobs wanted",
+            reason="bad_request",
+            next=f"tu remote call {manifest.slug}",
+        )
+
+
+def _in_thread(function: Callable[..., object], *args: Any) -> threading.Thread:
+    thread = threading.Thread(target=function, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+def _seconds(name: str) -> float | None:
+    """Read a setting; None: not set, or no number of seconds."""
+    try:
+        found = float(os.environ.get(name, ""))
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _cancel_grace() -> float:
+    """Read how long a cancel may be ignored; infinite: for ever."""
+    found = _seconds("TU_JOB_CANCEL_GRACE_S")
+    if found is None:
+        return CANCEL_GRACE_S
+    return found if found > 0 else math.inf

@@ -1,0 +1,90 @@
+"""One job as the host knows it: what was asked, and what became of it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+QUEUED, STARTING, RUNNING = "queued", "starting", "running"
+COMPLETED, FAILED, CANCELLED, LOST = "completed", "failed", "cancelled", "lost"
+LIVE = (QUEUED, STARTING, RUNNING)
+AUTO = "auto"
+
+Event = dict[str, Any]
+"""One line of a job's stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job, live or ended; times are seconds since the epoch, None: not yet."""
+
+    job_id: str
+    slug: str
+    tree: str
+    provider: str
+    """The directory of the provider."""
+    params: Mapping[str, Any]
+    device: str = AUTO
+    """auto, cpu, or a device's UUID."""
+    state: str = QUEUED
+    created: float
+    started: float | None = None
+    """When its worker was asked to run it."""
+    ended: float | None = None
+    cancelling: bool = False
+    """Its end was asked for."""
+    reason: str | None = None
+    """Why it did not complete, a token; None: it did, or its own code failed."""
+    message: str | None = None
+    next: str | None = None
+    results: tuple[str, ...] = ()
+    progress: Mapping[str, Any] | None = None
+    seq: int = 0
+    """Number of the newest event that its worker gave."""
+    instance: str | None = None
+    """Of the worker that runs it, or ran it."""
+    socket: str | None = None
+    log: str | None = None
+    log_start: int = 0
+    """Length of the worker's log when it began."""
+
+    @property
+    def live(self) -> bool:
+        """Say whether its terminal event is still to come."""
+        return self.state in LIVE
+
+    def as_dict(self, *, params: bool = False) -> dict[str, Any]:
+        """Give the JSON shape that people's programs see."""
+        shown = {
+            "job_id": self.job_id,
+            "slug": self.slug,
+            "tree": self.tree,
+            "state": self.state,
+            "device": self.device,
+            "created": self.created,
+            "started": self.started,
+            "ended": self.ended,
+            "cancelling": self.cancelling,
+            "reason": self.reason,
+            "message": self.message,
+            "next": self.next,
+            "results": list(self.results),
+            "progress": self.progress,
+        }
+        return {**shown, "params": dict(self.params)} if params else shown
+
+    def stored(self) -> dict[str, Any]:
+        """Give everything but the params, as it is recorded."""
+        return {key: value for key, value in asdict(self).items() if key != "params"}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended."""
+
+    state: str
+    event: Event
+    """Its terminal event."""
+    reason: str | None = None
+    message: str | None = None
+    next: str | None = None
+    problems: tuple[dict[str, Any], ...] = field(default=())

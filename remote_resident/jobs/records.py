@@ -1,0 +1,190 @@
+"""What the host remembers of jobs, in one SQLite file: history, and what to re-attach to."""
+
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from remote_resident import places
+from remote_resident.daemon.door import tell
+from remote_resident.errors import ProviderError
+from remote_resident.jobs.job import LIVE, Event, Job
+
+KEPT = 1000
+"""So many ended jobs are remembered."""
+_LAST = 20
+"""So many of a provider's completed jobs say how long the next one takes."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    tree TEXT NOT NULL,
+    slug TEXT NOT NULL,
+    state TEXT NOT NULL,
+    seconds REAL,
+    job TEXT NOT NULL,
+    params TEXT NOT NULL,
+    tail TEXT NOT NULL DEFAULT '[]',
+    stderr TEXT NOT NULL DEFAULT '[]'
+);
+CREATE INDEX IF NOT EXISTS by_state ON jobs (state);
+CREATE INDEX IF NOT EXISTS by_provider ON jobs (tree, slug, state);
+"""
+_MARKS = ", ".join("?" for _ in LIVE)
+
+
+class Records:
+    """The file; any thread may call any method."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        places.ensure(path.parent)
+        self._db = self._opened()
+
+    def add(self, job: Job) -> None:
+        """Record a new job, in the place of an ended one of its id.
+
+        Raises ProviderError (`disk_full`, `unreadable`): a job that cannot be recorded
+        is not taken.
+        """
+        params = json.dumps(job.params)
+        try:
+            with self._lock, self._db:
+                self._db.execute("DELETE FROM jobs WHERE id = ?", [job.job_id])
+                self._db.execute(
+                    "INSERT INTO jobs (id, tree, slug, state, job, params) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    [job.job_id, job.tree, job.slug, job.state, _text(job), params],
+                )
+                self._forget_old()
+        except sqlite3.Error as exc:
+            raise _unusable(self.path, exc) from None
+
+    def save(
+        self, job: Job, tail: Sequence[Event], stderr: Sequence[str] | None = None
+    ) -> bool:
+        """Record how a job stands; False where it could not be, which was then said."""
+        seconds = None
+        if job.started is not None and job.ended is not None:
+            seconds = job.ended - job.started
+        values = [job.state, seconds, _text(job), json.dumps(tail, default=str)]
+        change = "state = ?, seconds = ?, job = ?, tail = ?"
+        if stderr is not None:
+            change += ", stderr = ?"
+            values.append(json.dumps(stderr))
+        try:
+            with self._lock, self._db:
+                sql = f"UPDATE jobs SET {change} WHERE id = ?"
+                self._db.execute(sql, [*values, job.job_id])
+        except sqlite3.Error as exc:
+            # a full disk must not end what runs: it is known here, and said later
+            tell(f"{self.path}: job {job.job_id} not recorded: {exc}")
+            return False
+        return True
+
+    def live(self) -> list[Job]:
+        """List the jobs that had not ended, oldest first."""
+        sql = f"SELECT job, params FROM jobs WHERE state IN ({_MARKS}) ORDER BY number"
+        return [_job(*row) for row in self._rows(sql, LIVE)]
+
+    def get(self, job_id: str) -> Job | None:
+        """Give a job with its params; None: not remembered."""
+        rows = self._rows("SELECT job, params FROM jobs WHERE id = ?", [job_id])
+        return _job(*rows[0]) if rows else None
+
+    def tail(self, job_id: str) -> list[Event]:
+        """Give the last events of a job."""
+        return self._list("tail", job_id)
+
+    def stderr(self, job_id: str) -> list[str]:
+        """Give the last lines that an ended job wrote."""
+        return self._list("stderr", job_id)
+
+    def all(self, limit: int = KEPT) -> list[Job]:
+        """List jobs, newest first, without their params."""
+        sql = "SELECT job, '{}' FROM jobs ORDER BY number DESC LIMIT ?"
+        return [_job(*row) for row in self._rows(sql, [limit])]
+
+    def usual_s(self, tree: str, slug: str) -> float | None:
+        """Give the mean seconds of a provider's last completed jobs; None: none yet."""
+        sql = (
+            "SELECT avg(seconds) FROM (SELECT seconds FROM jobs WHERE tree = ? AND "
+            "slug = ? AND state = 'completed' ORDER BY number DESC LIMIT ?)"
+        )
+        rows = self._rows(sql, [tree, slug, _LAST])
+        return float(rows[0][0]) if rows and rows[0][0] is not None else None
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    def _list(self, column: str, job_id: str) -> list[Any]:
+        rows = self._rows(f"SELECT {column} FROM jobs WHERE id = ?", [job_id])
+        found = json.loads(rows[0][0]) if rows else []
+        return found if isinstance(found, list) else []
+
+    def _rows(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        try:
+            with self._lock:
+                return self._db.execute(sql, values).fetchall()
+        except sqlite3.Error as exc:
+            raise _unusable(self.path, exc) from None
+
+    def _forget_old(self) -> None:
+        self._db.execute(
+            f"DELETE FROM jobs WHERE state NOT IN ({_MARKS}) AND number <= "
+            "(SELECT max(number) FROM jobs) - ?",
+            [*LIVE, KEPT],
+        )
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return _connected(self.path)
+        except sqlite3.DatabaseError as exc:
+            if isinstance(exc, sqlite3.OperationalError):
+                raise _unusable(self.path, exc) from None
+        # it is evidence, and history only: kept, but no reason to run no jobs
+        aside = self.path.with_name(f"{self.path.name}.damaged-{int(time.time())}")
+        self.path.replace(aside)
+        tell(f"{self.path}: no database found; moved to {aside}, a new one begun")
+        return _connected(self.path)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    # made first: the library would make it as the umask says
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.executescript(_SCHEMA)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _text(job: Job) -> str:
+    return json.dumps(job.stored(), default=str)
+
+
+def _job(stored: str, params: str) -> Job:
+    said: Mapping[str, Any] = json.loads(stored)
+    known = {key: said[key] for key in Job.__slots__ if key in said}
+    known["results"] = tuple(known.get("results") or ())
+    return Job(**{**known, "params": json.loads(params)})
+
+
+def _unusable(path: Path, exc: sqlite3.Error) -> ProviderError:
+    full = "full" in str(exc)
+    return ProviderError(
+        f"{path}: {exc}, a database that uid {os.geteuid()} can write wanted",
+        reason="disk_full" if full else "unreadable",
+        next=f"df -h {path.parent}" if full else f"ls -ld {path}",
+    )
