@@ -30,6 +30,12 @@ def site_packages(python: Path, kept: "Readings | None" = None) -> Path | None:
 
     Where there are several, it is the one of the version that the venv states.
     """
+    found = site(python, kept)
+    return None if found is None else Path(found)
+
+
+def site(python: Path, kept: "Readings | None" = None) -> str | None:
+    """Do what `site_packages` does, for whoever asks it of many."""
     venv, stated = _venv(os.fspath(python), kept)
     own = venv or os.path.dirname(os.path.dirname(python))  # noqa: PTH120
     found = _sites(own)
@@ -38,7 +44,7 @@ def site_packages(python: Path, kept: "Readings | None" = None) -> Path | None:
     if len(found) > 1:
         name = f"/python{version(stated)}/site-packages"
         found = [path for path in found if path.endswith(name)]
-    return Path(found[0]) if len(found) == 1 else None
+    return found[0] if len(found) == 1 else None
 
 
 def _sites(prefix: str) -> list[str]:

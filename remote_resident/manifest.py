@@ -13,6 +13,7 @@ from remote_resident import interpreters, places, readings
 from remote_resident.errors import ManifestError, Problem, UsageError
 from remote_resident.manifest_parts import Expect, LadderStep, WeightFile, made
 from remote_resident.manifest_path import FILE, File, is_file_inside, leads_out
+from remote_resident.readings import Readings
 
 if TYPE_CHECKING:
     from remote_resident import digests
@@ -33,7 +34,7 @@ __all__ = [
 MAX_BYTES = readings.MAX_BYTES
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _NOT_DIGESTED = frozenset(
-    "path directory tree lock_tree known description status verified_on "
+    "path directory tree lock_tree known readings description status verified_on "
     "accept_sizes accept_request accept_script accept_timeout_s".split()
 )
 """Where a provider stands, what its author says of it and how it is put to the test: none
@@ -138,25 +139,29 @@ class ProviderManifest:
         init=False, compare=False, repr=False, default_factory=dict
     )
     """What was worked out of all this before; no part of it."""
+    readings: Readings = field(
+        init=False, compare=False, repr=False, default_factory=Readings
+    )
+    """What is kept of how its small files read; no part of it."""
 
     def __hash__(self) -> int:
         return hash(self.path)
 
     def resolve(self, rel: str) -> Path:
         """Give the absolute path of what the manifest names."""
-        return Path(self._within(rel))
+        return Path(self.within(rel))
 
-    def _within(self, rel: str) -> str:
+    def within(self, rel: str) -> str:
+        """Give the same as text, for whoever asks it of many providers."""
         probe = f"/{rel}/"
-        if "~" not in rel and "/." not in probe and "//" not in probe:
+        if "~" not in rel and "/." not in probe:
             # nothing to expand and nothing to go up: the usual name of a file
-            return f"{self.directory}/{rel}"
+            if "//" not in probe:
+                return f"{self.directory}/{rel}"
+            if rel[:1] == "/" and "//" not in f"{rel}/":
+                return rel
         expanded = os.path.expanduser(rel)  # noqa: PTH111 - pathlib raises on ~nobody
         return posixpath.normpath(posixpath.join(self.directory, expanded))
-
-    def readings(self) -> readings.Readings:
-        """Give what is kept of how this provider's small files read."""
-        return readings.of(self.slug, str(self.tree))
 
     def python_variable(self) -> str | None:
         """Name the environment variable that holds the interpreter's path, if one does."""
@@ -180,11 +185,11 @@ class ProviderManifest:
 
     def made_environment(self) -> Path | None:
         """Give the directory that `doit env:` uses; None: no lock, or it is not there."""
-        path = self.lock_path()
+        path = self.lock_file()
         if path is None or self.env_lock is None:
             return None
         try:
-            digest = self.readings().digest(str(path))
+            digest = self.readings.digest(path)
         except OSError:
             return None
         return places.env_dir(self.env_lock, digest)
@@ -194,16 +199,20 @@ class ProviderManifest:
         python = self.python_executable()
         if python is None:
             return None
-        return interpreters.site_packages(python, self.readings())
+        return interpreters.site_packages(python, self.readings)
 
     def weights_root(self) -> Path | None:
         """Give the directory of the weights.
 
         None: it depends on an interpreter or a variable that is not there.
         """
+        root = self._weights_root()
+        return None if root is None else Path(root)
+
+    def _weights_root(self) -> str | None:
         named = self.weights_root_env and os.environ.get(self.weights_root_env)
         if named:
-            return self.resolve(named)
+            return self.within(named)
         default = self.weights_root_default and _expanded(self.weights_root_default)
         if not default:
             return None
@@ -212,7 +221,7 @@ class ProviderManifest:
             if site is None:
                 return None
             default = default.replace("{env}", str(site))
-        return self.resolve(default)
+        return self.within(default)
 
     def weight_paths(self) -> list[tuple[WeightFile, Path]]:
         """Pair each declared file with its path; empty where the root is not known."""
@@ -223,10 +232,10 @@ class ProviderManifest:
         """Give the declared files as `digests` takes them."""
         from remote_resident.digests import Wanted
 
-        root = self.weights_root()
+        root = self._weights_root()
         if root is None:
             return []
-        base = str(root).rstrip("/")
+        base = root.rstrip("/")
         return [
             Wanted(
                 file.name,
@@ -250,7 +259,7 @@ class ProviderManifest:
         """Hold every declared file against its pin; `deep` reads every byte."""
         from remote_resident import digests
 
-        if self.weights_files and self.weights_root() is None:
+        if self.weights_files and self._weights_root() is None:
             return digests.Verification(
                 problems=[self._rootless()],
                 digests={},
@@ -291,9 +300,14 @@ class ProviderManifest:
 
     def lock_path(self) -> Path | None:
         """Give the path of the lock; None: none is declared."""
+        file = self.lock_file()
+        return None if file is None else Path(file)
+
+    def lock_file(self) -> str | None:
+        """Give the same as text, for whoever asks it of many providers."""
         if self.env_lock is None:
             return None
-        return self.lock_tree / "locks" / f"{self.env_lock}.lock"
+        return f"{self.lock_tree}/locks/{self.env_lock}.lock"
 
     def kit_file(self) -> Path | None:
         """Give the path of the kit's file; None: none is declared."""
@@ -325,14 +339,13 @@ class ProviderManifest:
     def _named_files(self) -> Iterator[tuple[str, str, str]]:
         """Yield the key, the path and the reason where it is missing."""
         if self.runtime_worker is not None:
-            yield "runtime.worker", self._within(self.runtime_worker), "file_missing"
+            yield "runtime.worker", self.within(self.runtime_worker), "file_missing"
         if self.smoke_script is not None:
-            yield "smoke.script", self._within(self.smoke_script), "file_missing"
+            yield "smoke.script", self.within(self.smoke_script), "file_missing"
         if self.accept_script is not None:
-            yield "accept.script", self._within(self.accept_script), "file_missing"
-        if self.env_lock is not None:
-            path = f"{self.lock_tree}/locks/{self.env_lock}.lock"
-            yield "env.lock", path, "lock_missing"
+            yield "accept.script", self.within(self.accept_script), "file_missing"
+        if (lock := self.lock_file()) is not None:
+            yield "env.lock", lock, "lock_missing"
         if self.kit_name is not None:
             yield (
                 "kit.name",
@@ -402,7 +415,7 @@ def load(
         lock_tree = own or places.find_tree()
     else:
         lock_tree = _directory(os.path.abspath(tree))  # noqa: PTH100
-    kept = readings.Readings(None) if afresh else readings.of(file.slug, file.bound)
+    kept = Readings() if afresh else readings.of(file.slug, file.bound)
     values = _declared(file, kept)
     values["path"] = Path(file.path)
     values["directory"] = directory = Path(file.directory)
@@ -411,7 +424,7 @@ def load(
     return made(ProviderManifest, values)
 
 
-def _declared(file: File, kept: readings.Readings) -> dict[str, Any]:
+def _declared(file: File, kept: Readings) -> dict[str, Any]:
     """Give what a file declares, with what was worked out of it before as `known`."""
     found = kept.recall(file.path, "manifest")
     if found is None:
@@ -428,7 +441,7 @@ def _declared(file: File, kept: readings.Readings) -> dict[str, Any]:
         manifest_file.read_request(values, file)
         # what follows also from another file is not to be kept for this one
         known = {}
-    values["known"] = known
+    values["known"], values["readings"] = known, kept
     return values
 
 
@@ -523,7 +536,7 @@ def effective_digest(manifest: ProviderManifest) -> str:
     if digest is None:
         content = {k: v for k, v in vars(manifest).items() if k not in _NOT_DIGESTED}
         digest = manifest.known["effective"] = _effective(content)
-        manifest.readings().learn()
+        manifest.readings.learn()
     assert isinstance(digest, str)
     return digest
 

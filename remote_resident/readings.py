@@ -36,7 +36,7 @@ class Readings:
 
     __slots__ = ("_changed", "_entries", "path")
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None = None) -> None:
         self.path = path
         self._entries: dict[str, tuple[Identity, dict[str, Any]]] = (
             {} if path is None else _load(path)
@@ -109,6 +109,9 @@ class Readings:
         self._changed = False
         with suppress(OSError, ProviderError, ValueError):
             places.ensure(Path(self.path).parent)
+            with suppress(FileNotFoundError):
+                # some filesystems bring to the disk at once what replaces a file
+                os.unlink(self.path)  # noqa: PTH108
             kept_file.write(self.path, _code(), self._entries)
 
 
@@ -123,7 +126,7 @@ def of(slug: str, tree: str) -> Readings:
         return _at(places.readings_path(slug, tree))
     except ProviderError:
         # places that are not to be trusted: whoever needs them says so
-        return Readings(None)
+        return Readings()
 
 
 def forget() -> None:

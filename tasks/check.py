@@ -53,7 +53,7 @@ def _kept(
     """Look at a provider, and keep what its files read as for the next look."""
     found = findings.guarded(slug, look)
     if not isinstance(provider, Exception):
-        provider.readings().save()
+        provider.readings.save()
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from remote_resident import interpreters, places
 from remote_resident.errors import ExecEnvironmentError, Problem
@@ -26,10 +26,27 @@ HALF = " half installed"
 """Follows the version of what an installer was cut off in."""
 
 
-def problems(provider: "ProviderManifest") -> list[Problem]:
+class Site(NamedTuple):
+    """What an environment's site-packages shows."""
+
+    path: str | None
+    """None: it is not where it usually is."""
+    versions: Mapping[str, list[str]]
+    """By normalised name."""
+    plain: bool
+    """Whether all in it is in the usual layout."""
+
+
+NOTHING = Site(None, {}, False)
+
+
+def problems(
+    provider: "ProviderManifest", *, site: Site | None = None
+) -> list[Problem]:
     """Compare what is installed with the lock, or look for the declared image.
 
     A provider without a lock has no problem here: its interpreter is used as it is.
+    `site`: what was seen of it already.
     """
     if provider.env_kind != "venv":
         return _image_problems(provider)
@@ -41,7 +58,8 @@ def problems(provider: "ProviderManifest") -> list[Problem]:
     python, found = interpreter(provider, STEP)
     if python is None or found:
         return found
-    return compare(pins, python, provider.slug, provider.readings())
+    site = see(python, provider.readings) if site is None else site
+    return _compare(pins, python, provider.slug, site)
 
 
 def make(provider: "ProviderManifest") -> Making:
@@ -89,7 +107,9 @@ def read_pins(
     provider: "ProviderManifest", step: str = STEP
 ) -> tuple["Pins | None", list[Problem]]:
     """Do what `read_lock` does, for whoever only looks."""
-    pins, found = locked.read(lock_path(provider), provider.readings())
+    file = provider.lock_file()
+    assert file is not None
+    pins, found = locked.read(file, provider.readings)
     return pins, [replace(problem, step=step) for problem in found]
 
 
@@ -119,16 +139,17 @@ def interpreter(
     """
     python = provider.python_executable()
     where = f"{provider.slug}: [env] python = {provider.env_python!r}"
+    kept = provider.readings
     if python is None:
         made = _made_at(provider)
         absent = f"not set and no environment at {made}" if made else "not set"
         text = f"{where}: {absent} found, an interpreter wanted"
         return None, [_python_problem(provider, step, "python_unset", text, None)]
-    if not (python.is_file() and os.access(python, os.X_OK)):
+    file = str(python)
+    if not (os.path.isfile(file) and os.access(file, os.X_OK)):  # noqa: PTH113
         there = "a file that cannot be run" if python.exists() else "no file"
         text = f"{where}: {python}: {there} found, an interpreter wanted"
         return None, [_python_problem(provider, step, "python_missing", text, python)]
-    kept = provider.readings()
     if provider.env_lock is not None and is_ours(python, kept):
         text = (
             f"{where}: {python}: the interpreter that this tool runs in found, "
@@ -163,7 +184,7 @@ def _made_at(provider: "ProviderManifest") -> Path | None:
     if path is None:
         return None
     with suppress(OSError):
-        return places.env_dir(path.stem, provider.readings().digest(str(path)))
+        return places.env_dir(path.stem, provider.readings.digest(str(path)))
     return None
 
 
@@ -175,26 +196,32 @@ def is_ours(python: Path, kept: "Readings | None" = None) -> bool:
 # -- what is installed ----------------------------------------------------------------
 
 
-def compare(
-    pins: "Pins", python: Path, slug: str, kept: "Readings | None" = None
-) -> list[Problem]:
+def see(python: Path, kept: "Readings | None" = None) -> Site:
+    """Look at an environment's site-packages."""
+    path = interpreters.site(python, kept)
+    return Site(path, *read_site(path)) if path else NOTHING
+
+
+def compare(pins: "Pins", python: Path, slug: str) -> list[Problem]:
     """Name every pin that is missing or at another version.
 
     A venv's site-packages is read without starting its python. Where it may not be all
     that the interpreter sees (no venv, system packages, eggs), and a pin is not found
     there, the interpreter is asked.
     """
-    site = interpreters.site_packages(python, kept)
-    installed, plain = read_site(site) if site else ({}, False)
-    wanted = [pin for pin in pins.pins if _applies(pin, site)]
-    where = site or python
-    found = list(_differences(wanted, installed, slug, where))
-    if not found or (plain and _is_alone(python)):
+    return _compare(pins, python, slug, see(python))
+
+
+def _compare(pins: "Pins", python: Path, slug: str, site: Site) -> list[Problem]:
+    wanted = [pin for pin in pins.pins if _applies(pin, site.path)]
+    where = site.path or str(python)
+    found = list(_differences(wanted, site.versions, slug, where))
+    if not found or (site.plain and _is_alone(python)):
         return found
     asked = _ask_installed(python)
     if isinstance(asked, str):
         return [probe_problem(STEP, str(python), asked, "python_missing")]
-    return list(_differences(wanted, {**installed, **asked}, slug, where))
+    return list(_differences(wanted, {**site.versions, **asked}, slug, where))
 
 
 def is_plain(python: Path) -> bool:
@@ -208,7 +235,7 @@ def _is_alone(python: Path) -> bool:
     return shared.lower() == "false"
 
 
-def read_site(site: Path) -> tuple[dict[str, list[str]], bool]:
+def read_site(site: str | Path) -> tuple[dict[str, list[str]], bool]:
     """Give the versions by normalised name, and whether all is in the usual layout.
 
     An unreadable directory has nothing, and is not the usual layout.
@@ -241,10 +268,12 @@ def _differences(
     wanted: Iterable["Pinned"],
     installed: Mapping[str, list[str]],
     slug: str,
-    where: Path,
+    where: str,
 ) -> Iterator[Problem]:
     for name, version, _ in wanted:
         versions = installed.get(name, [])
+        if versions == [version]:
+            continue
         if len(versions) == 1 and same_version(version, versions[0]):
             continue
         found = " and ".join(sorted(versions)) or None
@@ -252,7 +281,7 @@ def _differences(
             step=STEP,
             reason="lock_unsatisfied",
             text=f"{where}: {name}: {found or 'nothing'} found, {version} wanted",
-            path=str(where),
+            path=where,
             name=name,
             wanted=version,
             found=found,
@@ -273,7 +302,7 @@ def same_version(wanted: str, found: str) -> bool:
     return pin == there or (pin.local is None and pin == Version(there.public))
 
 
-def _applies(pin: "Pinned", site: Path | None) -> bool:
+def _applies(pin: "Pinned", site: str | None) -> bool:
     *_, marker = pin
     if not marker:
         return True

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,31 +96,30 @@ def whole(
         *_worker_imports(provider),
         *_shared_operations(provider, claims),
     ]
-    here = ProviderCheck(slug=provider.slug)
-    if machine:
-        here = _machine(provider, deep=deep)
-    return replace(here, problems=_distinct([*problems, *here.problems]))
+    if not machine:
+        return ProviderCheck(slug=provider.slug, problems=_distinct(problems))
+    return _machine(provider, problems, deep=deep)
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:
-    return list(dict.fromkeys(problems))
+    return list(dict.fromkeys(problems)) if problems else problems
 
 
 # -- what is declared
 
 
 def _lock_problems(provider: "ProviderManifest") -> list[Problem]:
-    path = provider.lock_path()
-    if path is None:
+    file = provider.lock_file()
+    if file is None:
         return []
-    found = pins.read(path, provider.readings())[1]
+    found = pins.read(file, provider.readings)[1]
     # one that is not there is named already, with its place in the manifest
     return [problem for problem in found if problem.reason != "lock_missing"]
 
 
 def _kit_problems(provider: "ProviderManifest") -> list[Problem]:
-    path = provider.kit_file()
-    if path is None:
+    path = provider.kit_name and provider.kit_file()
+    if not path:
         return []
     from remote_resident import kits
 
@@ -131,27 +130,27 @@ def _worker_imports(provider: "ProviderManifest") -> Iterator[Problem]:
     """Name what the worker imports before `build`, besides the standard library."""
     if provider.runtime_worker is None:
         return
-    path = provider.resolve(provider.runtime_worker)
+    file = provider.within(provider.runtime_worker)
     shown = f"manifests/{provider.slug}/{provider.runtime_worker}"
     try:
-        imported = provider.readings().of(str(path), "imports", _foreign_imports)
+        imported = provider.readings.of(file, "imports", _foreign_imports)
     except OSError as error:
         # one that is not there is named already, with its place in the manifest
-        if path.is_file():
+        if Path(file).is_file():
             text = f"{shown}:1: cannot be parsed: {error}"
-            yield _import_problem(path, 1, text)
+            yield _import_problem(file, 1, text)
         return
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         fault = f"cannot be parsed: {getattr(error, 'msg', error)}"
-        yield _import_problem(path, line, f"{shown}:{line}: {fault}")
+        yield _import_problem(file, line, f"{shown}:{line}: {fault}")
         return
     for line, name in imported:
         fault = (
             f"imports {name} at module level, the standard library or "
             "worker_base wanted: import it inside build"
         )
-        yield _import_problem(path, line, f"{shown}:{line}: {fault}")
+        yield _import_problem(file, line, f"{shown}:{line}: {fault}")
 
 
 def _foreign_imports(source: bytes) -> list[tuple[int, str]]:
@@ -162,9 +161,9 @@ def _foreign_imports(source: bytes) -> list[tuple[int, str]]:
     return [(n, name) for n, name in found if name.partition(".")[0] not in _ALLOWED]
 
 
-def _import_problem(path: Path, line: int, text: str) -> Problem:
+def _import_problem(path: str, line: int, text: str) -> Problem:
     return Problem(
-        step="manifest", reason="worker_imports", text=text, path=str(path), line=line
+        step="manifest", reason="worker_imports", text=text, path=path, line=line
     )
 
 
@@ -215,23 +214,31 @@ def _shared_operations(
 # -- what this machine has
 
 
-def _machine(provider: "ProviderManifest", *, deep: bool) -> ProviderCheck:
+def _machine(
+    provider: "ProviderManifest", declared: list[Problem], *, deep: bool
+) -> ProviderCheck:
     """Hold what was set up here against what is declared now."""
     path = measured.report_path(provider)
     if not measured.there(path):
         notes = compared(provider, None, state="missing").notes
-        return ProviderCheck(slug=provider.slug, notes=notes)
+        return ProviderCheck(
+            slug=provider.slug, problems=_distinct(declared), notes=notes
+        )
     weights = provider.check_weights(deep=deep)
-    held, notes = _report(provider, path, weights.digests)
+    python = provider.python_executable()
+    kept = provider.readings
+    site = environment.see(python, kept) if python else environment.NOTHING
+    held, notes = _report(provider, path, weights.digests, site)
     problems = [
-        *environment.problems(provider),
+        *declared,
+        *environment.problems(provider, site=site),
         *_kit_here(provider),
         *weights.problems,
         *held,
     ]
     return ProviderCheck(
         slug=provider.slug,
-        problems=problems,
+        problems=_distinct(problems),
         set_up=True,
         from_memo=weights.from_memo,
         notes=notes,
@@ -247,16 +254,19 @@ def _kit_here(provider: "ProviderManifest") -> list[Problem]:
 
 
 def _report(
-    provider: "ProviderManifest", path: Path, weights: Mapping[str, str]
+    provider: "ProviderManifest",
+    path: Path,
+    weights: Mapping[str, str],
+    site: environment.Site,
 ) -> tuple[list[Problem], tuple[str, ...]]:
     """Say what is wrong with a report, and what else is worth knowing of it."""
     try:
-        report = measured.read(path, provider.readings())
+        report = measured.read(path, provider.readings)
     except ProviderError as error:
         return [_stale(provider, str(error))], ()
     if report is None:
         return [], ()
-    changes = measured.differs(provider, report, weights=weights)
+    changes = measured.differs(provider, report, weights=weights, site=site)
     state = "stale" if changes else "current"
     accepted, damaged = ladder.found(path)
     held = compared(provider, report, state=state, acceptance=accepted)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import interpreters, kits, readings
+from remote_resident import interpreters, readings
 from remote_resident.errors import ProviderError
 from remote_resident.readings import Readings
 from tasks import environment
@@ -20,28 +20,32 @@ if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
 
 _HEX_DIGITS = 64
-_WORKER_SIDE = os.path.join(os.path.dirname(kits.__file__), "worker_side")  # noqa: PTH118, PTH120
+_WORKER_SIDE = os.path.join(os.path.dirname(readings.__file__), "worker_side")  # noqa: PTH118, PTH120
 
 
 def inputs(
     provider: "ProviderManifest",
     weights: Mapping[str, str | None],
     kept: Readings | None = None,
+    site: environment.Site | None = None,
 ) -> dict[str, object]:
     """Give what a report rests on, as it is now.
 
     `weights` maps each declared file to its digest, None where it is not known. `kept`:
-    None: every digest is computed from bytes that are read now. A value of None stands
-    for what is not there or cannot be read. Raises ProviderError (`stale`) where the
-    manifest is not any more what was loaded.
+    None: every digest is computed from bytes that are read now. `site`: what was seen of
+    the environment already. A value of None stands for what is not there or cannot be
+    read. Raises ProviderError (`stale`) where the manifest is not any more what was
+    loaded.
     """
     python = provider.python_executable()
-    small = Readings(None) if kept is None else kept
-    distributions = installed(provider.site_packages())
-    lock = provider.lock_path()
+    small = Readings() if kept is None else kept
+    if site is None:
+        site = environment.see(python, small) if python else environment.NOTHING
+    distributions = installed(site)
+    lock = provider.lock_file()
     return {
         "manifest": _manifest(provider, kept),
-        "lock": None if lock is None else _digest(str(lock), small),
+        "lock": None if lock is None else _digest(lock, small),
         "worker": _digest_all("worker", _worker_files(provider), small),
         "smoke": _digest_all("smoke", _smoke_files(provider), small),
         "worker_side": _worker_side(),
@@ -58,14 +62,16 @@ def inputs(
     }
 
 
-def installed(site_packages: Path | None) -> dict[str, str] | None:
+def installed(site: environment.Site) -> dict[str, str] | None:
     """Give name and version of every installed distribution; None: not known."""
-    if site_packages is None:
+    found = site.versions
+    if not found and not site.plain:
         return None
-    found, readable = environment.read_site(site_packages)
-    if not found and not readable:
-        return None
-    return {name: " and ".join(sorted(found[name])) for name in sorted(found)}
+    return {name: _versions(found[name]) for name in sorted(found)}
+
+
+def _versions(found: list[str]) -> str:
+    return found[0] if len(found) == 1 else " and ".join(sorted(found))
 
 
 def interpreter_version(
@@ -158,9 +164,9 @@ def _worker_files(provider: "ProviderManifest") -> list[str]:
     beside = set(_modules(str(provider.directory)))
     for script in (provider.smoke_script, provider.accept_script):
         if script:
-            beside.discard(str(provider.resolve(script)))
+            beside.discard(provider.within(script))
     if provider.runtime_worker:
-        beside.add(str(provider.resolve(provider.runtime_worker)))
+        beside.add(provider.within(provider.runtime_worker))
     return sorted(beside)
 
 
@@ -181,7 +187,7 @@ def _modules(folder: str) -> Iterator[str]:
 def _smoke_files(provider: "ProviderManifest") -> list[str]:
     """List the script, and the provider's files that a request names."""
     if provider.smoke_script:
-        return [str(provider.resolve(provider.smoke_script))]
+        return [provider.within(provider.smoke_script)]
     folder = str(provider.directory)
     named = {posixpath.join(folder, t) for t in _texts(provider.smoke_request) if t}
     return sorted(filter(_is_file, named))
@@ -207,6 +213,10 @@ def _is_file(path: str) -> bool:
 
 
 def _kit_commit(provider: "ProviderManifest") -> str | None:
+    if provider.kit_name is None:
+        return None
+    from remote_resident import kits
+
     kit = kits.declared(provider.kit_file())
     return None if kit is None else kit.commit
 

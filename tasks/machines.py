@@ -191,7 +191,7 @@ def _differs_from_tree(provider: "ProviderManifest | None", newest: _File) -> li
     if provider is None:
         return [f"{newest.slug}: no such provider in this tree to hold it against"]
     pins = {w.name: w.sha256 for w in provider.weights_files if w.sha256}
-    now = measured.inputs(provider, dict(pins), provider.readings())
+    now = measured.inputs(provider, dict(pins), provider.readings)
     was = newest.report.inputs
     weights = was.get("weights")
     weights = weights if isinstance(weights, Mapping) else {}

@@ -23,6 +23,7 @@ from tasks.inputs import inputs as inputs
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
     from remote_resident.readings import Readings
+    from tasks.environment import Site
 
 SCHEMA = 1
 """Of the report; a report with any other is refused."""
@@ -88,7 +89,7 @@ def read(path: Path, kept: "Readings | None" = None) -> Report | None:
 
     Raises ProviderError (`stale`) for what is not a report of this schema.
     """
-    kept = readings.Readings(None) if kept is None else kept
+    kept = readings.Readings() if kept is None else kept
     try:
         tables = kept.of(str(path), "report", _tables)
     except FileNotFoundError:
@@ -215,17 +216,20 @@ def weight_digests(provider: "ProviderManifest") -> dict[str, str | None]:
 
 
 def inputs_now(
-    provider: "ProviderManifest", weights: Mapping[str, str] | None = None
+    provider: "ProviderManifest",
+    weights: Mapping[str, str] | None = None,
+    site: "Site | None" = None,
 ) -> dict[str, object]:
     """Give what a report would rest on now, digests from the memo where it has them.
 
-    `weights`: digests by name, known already; None: they are looked for.
+    `weights`: digests by name, `site`: the environment, as seen already; None: they
+    are looked for.
     """
     if weights is None:
         known = weight_digests(provider)
     else:
         known = {w.name: weights.get(w.name) for w in provider.weights_files}
-    return inputs(provider, known, provider.readings())
+    return inputs(provider, known, provider.readings, site)
 
 
 def compose(
@@ -258,13 +262,14 @@ def differs(
     report: Report,
     gpus: Callable[[], Sequence[Device]] = devices,
     weights: Mapping[str, str] | None = None,
+    site: "Site | None" = None,
 ) -> list[str]:
     """Say what a report rests on and is not so any more; empty: it is current.
 
-    `weights` as for `inputs_now`.
+    `weights` and `site` as for `inputs_now`.
     """
     return [
-        *changes(report.inputs, inputs_now(provider, weights)),
+        *changes(report.inputs, inputs_now(provider, weights, site)),
         *_devices_differ(report.machine.get("gpus", []), gpus()),
     ]
 

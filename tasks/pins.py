@@ -1,6 +1,5 @@
 """What a lock says to whoever looks at an environment; `lock` reads the file itself."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,9 +33,8 @@ def normalised(name: str) -> str:
     return name
 
 
-def read(path: Path, kept: "Readings") -> "tuple[Pins | None, list[Problem]]":
+def read(file: str, kept: "Readings") -> "tuple[Pins | None, list[Problem]]":
     """Give what a lock pins, from what is kept where it is known; else every fault."""
-    file = os.fspath(path)
     known = kept.recall(file, "lock")
     if known is not None:
         return Pins(*known), []
@@ -46,8 +44,8 @@ def read(path: Path, kept: "Readings") -> "tuple[Pins | None, list[Problem]]":
     try:
         data, identity = readings.content(file, lock.MAX_BYTES)
     except (OSError, ValueError):
-        return None, lock.problems(path)
-    whole = lock.parse_bytes(path, data)
+        return None, lock.problems(Path(file))
+    whole = lock.parse_bytes(Path(file), data)
     if whole.problems:
         return None, list(whole.problems)
     found = of(whole)

@@ -468,7 +468,7 @@ def test_all_that_a_manifest_has_comes_from_a_key_or_a_place(tmp_path: Path) -> 
 
     assert set(vars(echo)) == declared
     places = {"path", "directory", "tree", "lock_tree"}
-    assert declared == set(DEFAULTS) | places | {"known"}
+    assert declared == set(DEFAULTS) | places | {"known", "readings"}
 
 
 def test_a_manifest_cannot_be_changed(tmp_path: Path) -> None:
