@@ -34,7 +34,6 @@ class EventStream:
                 }
             )
             await self._send_events(send)
-            await send({"type": "http.response.body", "body": b""})
         finally:
             self._events.detach(self._reader)
             watching.cancel()
@@ -46,10 +45,9 @@ class EventStream:
             chunk, last = self._events.take(self._reader)
             if not chunk and not last:
                 chunk = await self._wait()
-            if chunk:
-                await send(
-                    {"type": "http.response.body", "body": chunk, "more_body": True}
-                )
+            if chunk or last:
+                body = {"type": "http.response.body", "body": chunk}
+                await send(body | {"more_body": not last})
             if last:
                 return
 

@@ -1,0 +1,7 @@
+class Job:
+    def run_job(self, ctx):
+        pass
+
+
+class NoRun:
+    pass

@@ -1,0 +1,30 @@
+from litestar import get
+
+
+class Job:
+    def run_job(self, ctx):
+        pass
+
+    def get_route_handlers(self):
+        @get("/of-my-own")
+        async def mine() -> dict[str, str]:
+            return {"mine": "yes"}
+
+        return [mine]
+
+
+def _taking(path):
+    class Takes(Job):
+        def get_route_handlers(self):
+            @get(path)
+            async def taken() -> None:
+                return None
+
+            return [taken]
+
+    return Takes
+
+
+TakesHealth = _taking("/health")
+TakesAJob = _taking("/jobs/mine")
+TakesBelowUi = _taking("/ui/more")

@@ -1,0 +1,3 @@
+class Job:
+    def run_job(self, ctx):
+        raise KeyboardInterrupt
