@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tasks.accept_requests import Requests
 
 STEP = "accept"
-LEFT_S = 5.0
+LEFT_S = 2.0
 """How long what a worker started may take to end after it."""
 _STOP_GRACE_S = 10.0
 _INDEX = re.compile(r"\[\d+\]")

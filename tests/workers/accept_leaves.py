@@ -1,6 +1,5 @@
 """Hold a helper in a session of its own that knows nothing of where it belongs."""
 
-import atexit
 import subprocess
 import sys
 import time
@@ -13,9 +12,8 @@ def build(config):
     helper = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", HELPER], env={}, start_new_session=True
     )
-    Path(config.args[0]).write_text(str(helper.pid))
-    # ended where the worker leaves as it should
-    atexit.register(helper.kill)
+    with Path(config.args[0]).open("a") as note:
+        note.write(f"{helper.pid}\n")
     return {}
 
 
