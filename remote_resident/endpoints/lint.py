@@ -48,7 +48,7 @@ _BUILTINS = frozenset(
 )
 _GUARDS = re.compile(r"HostPort|PortBindings|NetworkSettings|\.Ports\b")
 _URL_PORT = re.compile(r"(?:127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1?\]):([0-9]{2,5})\b")
-_RANGE_PORT = re.compile(r"(?<![\w.:-])(2[0-9]{4})(?![\w.])")
+_RANGE_PORT = re.compile(r"(?<![\w.:-])(2[0-9]{4})(?![\w./])")
 _CACHE_NAME = re.compile(r".*CACHE.*|HF_HOME|TORCH_HOME|XDG_DATA_HOME")
 
 
