@@ -3,7 +3,8 @@
 Everything goes through the host daemon but two things: the credential, which is kept here
 before anything is asked, and free ports. Lines of a dispatch are `{"type": "phase",
 "text"}`, `{"type": "stdout" | "stderr", "text"}` (bytes that are no UTF-8 as lone
-surrogates), and last `{"type": "result", "exit_code", "result", ...}`.
+surrogates), and last `{"type": "result", "exit_code", "result"}`, with `reason` and `error`
+where the service died under the cell.
 """
 
 import os
@@ -167,7 +168,7 @@ def dispatch(
     Closing the iterator leaves: what waits is not loaded for any more.
     """
     body: dict[str, Any] = {"endpoint": endpoint, "cwd": str(Path.cwd())}
-    body |= {"code": code} if argv is None else {"argv": argv}
+    body |= {"code": code} if argv is None else {"argv": _found(argv)}
     body |= {} if timeout_s is None else {"timeout_s": timeout_s}
     yield from _asked(daemon).stream("POST", "/v1/dispatch", body)
 
@@ -197,12 +198,10 @@ def compute_provider(
         if line["type"] in said:
             said[line["type"]].append(line["text"])
         elif line["type"] == "result":
-            return CellResult(
-                line["exit_code"],
-                "".join(said["stdout"]),
-                "".join(said["stderr"]),
-                line.get("result"),
-            )
+            if "error" in line:
+                said["stderr"].append(f"{line['error']}\n")
+            out, err = ("".join(said[kind]) for kind in ("stdout", "stderr"))
+            return CellResult(line["exit_code"], out, err, line.get("result"))
     raise ProviderError(
         f"{provider}: the daemon's answer ended without a result, one wanted",
         reason="protocol_error",
@@ -221,6 +220,16 @@ def list_compute(
     listed = found["compute"]
     assert isinstance(listed, list)
     return listed
+
+
+def _found(argv: list[str]) -> list[str]:
+    """Find the program as the caller's shell would: the daemon has its own PATH."""
+    import shutil
+
+    if not argv or "/" in argv[0]:
+        return argv
+    path = shutil.which(argv[0])
+    return argv if path is None else [str(Path(path).absolute()), *argv[1:]]
 
 
 def _refuse_unfit(mode: str, host: str | None) -> None:

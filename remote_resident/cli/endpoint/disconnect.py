@@ -4,6 +4,7 @@ from typing import Any
 
 from remote_resident.cli.answer import Answer, Asked
 from remote_resident.cli.endpoint.confirm import confirm
+from remote_resident.errors import OK, REFUSED
 
 
 def arguments(parser: Any) -> None:
@@ -17,4 +18,11 @@ def run(asked: Asked) -> Answer:
 
     question = "Stop every service of this host and forget every endpoint?"
     confirm(asked, question, "tu remote endpoint disconnect")
-    return Answer(document=client.disconnect(), text="disconnected")
+    done = client.disconnect()
+    kept = [f"{row['name']}: {row['reason']}: {row['error']}" for row in done["kept"]]
+    return Answer(
+        document=done,
+        text=f"disconnected, {len(done['removed'])} endpoints removed",
+        notes="\n".join(kept),
+        code=REFUSED if kept else OK,
+    )

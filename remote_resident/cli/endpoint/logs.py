@@ -16,5 +16,5 @@ def run(asked: Asked) -> Answer:
     from remote_resident.endpoints.card import escaped
 
     found = client.logs(asked.name)
-    lines = [escaped(line) for line in found["lines"]]
-    return Answer(document=found, text="\n".join(lines))
+    lines = [escaped(line) for line in found["text"].split("\n")]
+    return Answer(document=found, text="\n".join(lines).rstrip("\n"))

@@ -32,7 +32,8 @@ def run(asked: Asked) -> Answer:
     with closing(lines):
         for line in lines:
             if line["type"] == "result":
-                return Answer(document=line, code=line["exit_code"])
+                notes = f"tu: {line['error']}" if "error" in line else ""
+                return Answer(document=line, notes=notes, code=line["exit_code"])
             _show(asked, line)
     raise ProviderError(
         f"{asked.name}: the daemon's answer ended without a result, one wanted",
