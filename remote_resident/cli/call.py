@@ -43,7 +43,7 @@ def run(asked: Asked) -> Answer:
     from remote_resident import manifest
 
     provider = manifest.find(tree.data(asked), asked.slug)
-    payload = _payload(asked.request)
+    payload = object_of(asked.request)
     if asked.op is not None:
         payload["op"] = asked.op
     screen = tree.screen(asked)
@@ -87,7 +87,7 @@ def _refuse_absent(worker: Any) -> None:
             raise
 
 
-def _payload(request: str) -> dict[str, Any]:
+def object_of(request: str) -> dict[str, Any]:
     """Read the request. Raises UsageError (`bad_request`) for what is no JSON object."""
     where, text = _text(request)
     try:

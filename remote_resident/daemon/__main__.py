@@ -49,11 +49,9 @@ def serve(asked: Any, ready: Callable[[], None]) -> int:
 
 
 def _tenants(asked: Any) -> Sequence[Tenant]:
-    tenants: list[Tenant] = []
-    with contextlib.suppress(ModuleNotFoundError):
-        from remote_resident.jobs.tenant import Jobs
+    from remote_resident.jobs.tenant import Jobs
 
-        tenants.append(Jobs())
+    tenants: list[Tenant] = [Jobs()]
     with contextlib.suppress(ModuleNotFoundError):
         from remote_resident.endpoints.daemon import Endpoints
 

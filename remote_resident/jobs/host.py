@@ -103,7 +103,7 @@ class JobHost:
         none, ProviderError (`job_exists`) where a live job has this id, ManifestError.
         """
         manifest = manifests.find(tree or places.find_tree(), slug)
-        _refuse_mode(manifest)
+        refuse_mode(manifest)
         job_id = os.urandom(6).hex() if job_id is None else job_id
         fault = refused_id(job_id)
         if fault is not None:
@@ -242,7 +242,7 @@ class JobHost:
             manifest = manifests.load(
                 Path(job.provider) / manifests.FILE, Path(job.tree)
             )
-            _refuse_mode(manifest)
+            refuse_mode(manifest)
         except (OSError, ProviderError) as exc:
             reason = exc.reason if isinstance(exc, ProviderError) else "file_missing"
             self._record_end(job, failed(job, str(exc), reason=reason), Feed())
@@ -471,10 +471,10 @@ class JobHost:
         name, seq = event.get("event"), event.get("seq")
         changes: dict[str, Any] = {"seq": seq} if isinstance(seq, int) else {}
         if name == "progress":
-            changes["progress"] = event.get("progress")
+            shown = ("percent", "label", "timing")
+            changes["progress"] = {key: event.get(key) for key in shown}
         if name == "result":
-            url = (event.get("result") or {}).get("run_url")
-            changes["results"] = (*live.job.results, url)
+            changes["results"] = (*live.job.results, event.get("run_url"))
         with self._lock:
             self._change(live, **changes)
 
@@ -600,7 +600,8 @@ class JobHost:
         _in_thread(lane.end, _LEAVE_S if lane.stopped_looks == 0 else 0.0)
 
 
-def _refuse_mode(manifest: "ProviderManifest") -> None:
+def refuse_mode(manifest: "ProviderManifest") -> None:
+    """Raise UsageError for a provider that runs no jobs."""
     if manifest.runtime_mode != "jobs":
         raise UsageError(
             f"{manifest.slug}: mode {manifest.runtime_mode} found, jobs wanted",

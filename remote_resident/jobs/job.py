@@ -36,7 +36,7 @@ class Job:
     """Why it did not complete, a token; None: it did, or its own code failed."""
     message: str | None = None
     next: str | None = None
-    results: tuple[str, ...] = ()
+    results: tuple[Any, ...] = ()
     progress: Mapping[str, Any] | None = None
     seq: int = 0
     """Number of the newest event that its worker gave."""

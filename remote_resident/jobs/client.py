@@ -1,0 +1,68 @@
+"""Jobs as a program asks for them: over the daemon's socket, which is started if need be.
+
+jobs = JobClient()
+job = jobs.submit(provider, {"steps": 100})
+for event in jobs.events(job["job_id"]):
+    ...
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from remote_resident.daemon.client import DaemonClient, connect
+from remote_resident.jobs.job import AUTO, Event
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+
+
+class JobClient:
+    """What asks for jobs; each method raises ProviderError as the daemon refuses."""
+
+    def __init__(self, daemon: DaemonClient | None = None) -> None:
+        self.daemon = connect() if daemon is None else daemon
+
+    def submit(
+        self,
+        manifest: "ProviderManifest",
+        params: Mapping[str, Any],
+        job_id: str | None = None,
+        device: str = AUTO,
+    ) -> dict[str, Any]:
+        """Give a provider a job; it runs on whatever becomes of the caller."""
+        inside = manifest.directory == manifest.tree / "manifests" / manifest.slug
+        body = {
+            "slug": manifest.slug if inside else str(manifest.directory),
+            "tree": str(manifest.lock_tree),
+            "params": dict(params),
+            "job_id": job_id,
+            "device": device,
+        }
+        return self.daemon.call("POST", "/v1/jobs", body)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """List the jobs, newest first."""
+        found: list[dict[str, Any]] = self.daemon.call("GET", "/v1/jobs")["jobs"]
+        return found
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Give one job, its params too."""
+        return self.daemon.call("GET", _route(job_id))
+
+    def events(self, job_id: str) -> Iterator[Event]:
+        """Yield what is kept of a job's events, then what comes; the last is terminal."""
+        return self.daemon.stream("GET", _route(job_id, "events"))
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Ask a job to end."""
+        return self.daemon.call("POST", _route(job_id, "cancel"))
+
+    def logs(self, job_id: str) -> list[str]:
+        """Give the last lines that a job wrote."""
+        found: list[str] = self.daemon.call("GET", _route(job_id, "logs"))["lines"]
+        return found
+
+
+def _route(job_id: str, *more: str) -> str:
+    return "/".join(["/v1/jobs", quote(job_id, safe=""), *more])
