@@ -12,11 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remote_resident.errors import WorkerRequestError
+from remote_resident.errors import ProviderError, WorkerRequestError
 from remote_resident.worker_side import protocol
 
 Message = dict[str, Any]
 OnEvent = Callable[[Message], None]
+
+
+class ProtocolError(ProviderError, protocol.ProtocolError):
+    """What came from a worker, or was to be sent, is not the protocol.
+
+    `received` counts the bytes of the message that had arrived, None: none was awaited.
+    """
+
+    def __init__(self, found: protocol.ProtocolError) -> None:
+        super().__init__(str(found), reason=found.reason)
+        self.received = found.received
 
 
 class Gone(Exception):
@@ -58,6 +69,8 @@ class Channel:
         self.sock.settimeout(max(0.001, timeout_s))
         try:
             protocol.send_line(self.sock, dict(payload))
+        except protocol.ProtocolError as exc:
+            raise ProtocolError(exc) from None
         except TimeoutError:
             raise
         except OSError as exc:
@@ -75,6 +88,8 @@ class Channel:
         self.sock.settimeout(max(0.001, timeout_s))
         try:
             message: Message | None = protocol.recv_line(self.sock, self.buf)
+        except protocol.ProtocolError as exc:
+            raise ProtocolError(exc) from None
         except TimeoutError:
             raise
         except OSError as exc:

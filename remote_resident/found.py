@@ -7,7 +7,6 @@ from pathlib import Path
 from remote_resident import client, processes
 from remote_resident.client import Message
 from remote_resident.errors import WorkerRequestError
-from remote_resident.worker_side import protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +79,6 @@ def find(path: Path, timeout_s: float) -> Found | None:
         # its interpreter is busy: the kernel knows what it was started as
         marks = {} if exc.pid is None else processes.marks(exc.pid)
         return Found.by_marks(marks, exc.pid)
-    except protocol.ProtocolError as exc:
+    except client.ProtocolError as exc:
         raise WorkerRequestError(f"{path}: {exc}", reason="socket_path") from None
     return Found.by_reply(reply, pid)

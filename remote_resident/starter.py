@@ -21,7 +21,6 @@ from remote_resident.held import Held, Started, wait_pid
 from remote_resident.processes import end_all
 from remote_resident.spawn import exit_hint
 from remote_resident.start_command import Admit
-from remote_resident.worker_side import protocol
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
@@ -155,9 +154,7 @@ class Starter:
     def _retire(self, there: Found) -> None:
         """See off an idle worker of other inputs, or one that is leaving anyway."""
         if not there.leaving:
-            with contextlib.suppress(
-                client.Gone, client.Silent, protocol.ProtocolError
-            ):
+            with contextlib.suppress(client.Gone, client.Silent, client.ProtocolError):
                 client.ask(self.socket_path, "stop", self.ping_s)
         wait_pid(there.pid, LEAVING_S)
         if there.instance is not None:

@@ -308,7 +308,7 @@ class ResidentWorker:
             raise self._stuck(held, asked) from None
         except client.Gone as exc:
             raise self._lost(held, asked, str(exc)) from None
-        except protocol.ProtocolError as exc:
+        except client.ProtocolError as exc:
             raise self._garbled(held, asked, exc) from None
 
     def _send(
@@ -318,7 +318,7 @@ class ResidentWorker:
             channel.send(asking.sent(), asked.wait_s())
         except TimeoutError:
             raise asked.over() from None
-        except protocol.ProtocolError as exc:
+        except client.ProtocolError as exc:
             # ours: nothing was sent
             raise WorkerRequestError(
                 f"{self.slug}: request: {exc}", reason=exc.reason
@@ -328,7 +328,7 @@ class ResidentWorker:
         """Say whether what is in front of a queued request is within its own time."""
         try:
             reply, _ = client.ask(self.socket_path, "ping", self.ping_s)
-        except (client.Gone, client.Silent, protocol.ProtocolError):
+        except (client.Gone, client.Silent, client.ProtocolError):
             return False
         since = reply.get("busy_since")
         ran = 0.0 if since is None else max(0.0, time.time() - since)
@@ -412,7 +412,7 @@ class ResidentWorker:
         )
 
     def _garbled(
-        self, held: Held, asked: client.Asked, exc: protocol.ProtocolError
+        self, held: Held, asked: client.Asked, exc: client.ProtocolError
     ) -> "WorkerRequestError | _NotBegun":
         if held.wait_end(GARBLED_END_S):
             return self._lost(held, asked, str(exc))
@@ -528,7 +528,7 @@ class ResidentWorker:
             raise WorkerRequestError(
                 f"{self.slug}: busy, unconfirmed: {exc}", reason="request_timeout"
             ) from None
-        except protocol.ProtocolError as exc:
+        except client.ProtocolError as exc:
             raise WorkerRequestError(
                 f"{self.slug}: {self.socket_path}: {exc}", reason=exc.reason
             ) from None
@@ -607,7 +607,7 @@ class ResidentWorker:
         return end_all(instance, grace_s=END_GRACE_S, container_cli=cli)
 
     def _asked_to_leave(self, found: Found, deadline: float) -> set[int]:
-        with contextlib.suppress(client.Gone, client.Silent, protocol.ProtocolError):
+        with contextlib.suppress(client.Gone, client.Silent, client.ProtocolError):
             client.ask(self.socket_path, "stop", self.ping_s)
         left = deadline - time.monotonic()
         ended = {found.pid} if found.pid and wait_pid(found.pid, left) else set()

@@ -463,6 +463,8 @@ class Attendant:
             "requests": self.requests,
             "queue": len(self.queue),
             "busy_since": self.busy_since,
+            # since the last request was over, not since somebody last looked
+            "idle_s": None if self.running else monotonic() - self.active,
             "stopping": self.stopping or self.retiring,
             **self.memory.fields(),
         }

@@ -50,7 +50,7 @@ class ProtocolError(RuntimeError):
     arrived, None on the sending side.
     """
 
-    next = None
+    next: str | None = None
 
     def __init__(
         self,
