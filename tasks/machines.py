@@ -43,7 +43,8 @@ def entries(
         for files in _by_machine(_labelled(found))
         if slugs is None or files[0].slug in slugs
     ]
-    return sorted(seen, key=lambda entry: (entry.slug, entry.machine or ""))
+    machines = list(dict.fromkeys(entry.machine for entry in seen))
+    return sorted(seen, key=lambda e: (e.slug, machines.index(e.machine)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,7 +281,7 @@ def _machines_row(name: str, group: Sequence[Entry], machines: Sequence[str]) ->
             cells.append('<td><span class="none">no report</span></td>')
             continue
         _, _, held, faster, peak, _ = figures(entry)
-        parts = (f"held {held[1]}", f"{faster[1]} as fast", f"peak {peak[1]}")
+        parts = (f"held {held[1]}", f"{faster[1]} speed-up", f"peak {peak[1]}")
         told = [
             part
             for part, (value, _, _) in zip(parts, (held, faster, peak), strict=True)

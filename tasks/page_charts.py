@@ -17,7 +17,7 @@ from tasks.page_svg import (
     Chart,
     figure,
 )
-from tasks.page_text import gib, mib, seconds, short
+from tasks.page_text import gib, mib, seconds, short, visible
 from tasks.reported import Entry
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GIB = 2**30
+_NAME = 30
+"""Of a machine in a chart, in characters."""
 _BAR = 44
 """Height of a bar with its words above it."""
 
@@ -39,22 +41,22 @@ class _Bar:
     """How long the pale bar behind it is: what was declared."""
     color: str = HELD
     marks: Sequence[float] = field(default_factory=tuple)
-    """Single measurements within it."""
+    """Single measurements, shown as a span from the least to the most."""
 
 
-def of_entry(name: str, entry: Entry) -> list[Chart]:
-    """Draw all there is to see of one provider on one machine."""
-    charts = [
-        _requests(name, entry),
-        _peaks(name, entry),
-        _growth(name, entry),
-        page_plots.ladder(name, entry),
-        page_plots.timeline(name, entry),
-    ]
-    return [chart for chart in charts if chart is not None]
+def of_entry(name: str, entry: Entry) -> list[list[Chart]]:
+    """Draw all there is to see of one provider on one machine, what is stacked together."""
+    bars = _requests(name, entry), _peaks(name, entry), _growth(name, entry)
+    plots = page_plots.ladder(name, entry), page_plots.timeline(name, entry)
+    drawn_bars = [chart for chart in bars if chart is not None]
+    drawn_plots = [chart for chart in plots if chart is not None]
+    # a plot is as high as several charts of bars
+    beside = [drawn_bars[:1], drawn_bars[1:]], [drawn_bars]
+    stacks = beside[len(drawn_plots) - 1] if drawn_plots else [[c] for c in drawn_bars]
+    return [stack for stack in stacks if stack] + [[plot] for plot in drawn_plots]
 
 
-def of_machines(name: str, entries: Sequence[Entry]) -> list[Chart]:
+def of_machines(name: str, entries: Sequence[Entry]) -> list[list[Chart]]:
     """Draw one provider on several machines, side by side."""
     held = [
         (entry, number(entry.report.timing, "held_median_s"))
@@ -62,7 +64,7 @@ def of_machines(name: str, entries: Sequence[Entry]) -> list[Chart]:
         if entry.report
     ]
     bars = [
-        _Bar(label=entry.machine or "", shown=seconds(value), length=value)
+        _Bar(label=visible(entry.machine, _NAME), shown=seconds(value), length=value)
         for entry, value in held
         if value is not None
     ]
@@ -70,7 +72,7 @@ def of_machines(name: str, entries: Sequence[Entry]) -> list[Chart]:
         return []
     title = "Held request, by machine"
     chart = _bars(f"{name}-machines", title, bars, ("machine", "held request"))
-    return [chart]
+    return [[chart]]
 
 
 # -- bars
@@ -176,6 +178,10 @@ def _bars(name: str, title: str, bars: Sequence[_Bar], head: tuple[str, str]) ->
     )
 
 
+def _ends(marks: Sequence[float]) -> tuple[float, float]:
+    return min(marks), max(marks)
+
+
 def _one_bar(axes: "Axes", bar: _Bar, top: float, scale: float) -> None:
     axes.text(0, top + 14, bar.label, va="baseline", color=INK)
     axes.text(
@@ -187,8 +193,10 @@ def _one_bar(axes: "Axes", bar: _Bar, top: float, scale: float) -> None:
     # what took no time worth a pixel took some
     length = max(bar.length * scale, 2 if bar.length else 0)
     axes.barh(middle, length, thick, color=bar.color)
-    for mark in bar.marks:
-        at = min(max(mark * scale, 0.75), WIDTH - 0.75)
-        axes.plot([at, at], [middle - 9, middle + 9], color=INK, lw=1.2)
+    if len(bar.marks) > 1:
+        ends = [min(max(end * scale, 0.75), WIDTH - 0.75) for end in _ends(bar.marks)]
+        axes.plot(ends, [middle, middle], color=INK, lw=1.2)
+        for end in ends:
+            axes.plot([end, end], [middle - 4, middle + 4], color=INK, lw=1.2)
     if bar.track is not None and bar.length > bar.track:
         axes.plot([track, track], [middle - 9, middle + 9], color=INK, lw=2)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tasks import history
 from tasks.ladder import Acceptance, Rung, number
 from tasks.page_svg import FIRST, FRESH, HELD, INK, MUTED, Chart, figure
-from tasks.page_text import gib, seconds, short
+from tasks.page_text import gib, seconds, short, visible
 from tasks.reported import Entry
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _memory_by_size(
     accepted: Acceptance,
     steps: Mapping[str, Sequence[tuple[float, float]]],
 ) -> None:
-    _titled(axes, "peak, GiB")
+    _titled(axes, "peak GiB")
     for pool, (label, color, marker) in _POOLS.items():
         rungs = [r for r in accepted.rungs if r.pool == pool and r.peak_gb is not None]
         points = [(r.size, r.peak_gb) for r in rungs if r.peak_gb is not None]
@@ -78,9 +78,10 @@ def _memory_by_size(
             axes.plot(xs, ys, color=color, marker=marker, ms=5, lw=1.8, label=label)
         if declared := steps.get(pool):
             xs, ys = zip(*declared, strict=True)
-            shown = f"{label}, declared"
-            axes.step(xs, ys, where="pre", color=color, lw=1.4, ls=":", label=shown)
-    axes.set_ylim(bottom=0)
+            axes.step(xs, ys, where="pre", color=color, lw=1.6, ls=":")
+    if any(steps.values()):
+        axes.plot([], [], color=MUTED, lw=1.6, ls=":", label="declared")
+    _from_zero(axes)
     axes.tick_params(labelbottom=False)
     _scaled(axes, accepted.rungs)
     _keyed(axes)
@@ -91,7 +92,15 @@ def _seconds_by_size(axes: "Axes", accepted: Acceptance) -> None:
     timed = {r.size: r.seconds for r in accepted.rungs if r.seconds is not None}
     xs = sorted(timed)
     axes.plot(xs, [timed[x] for x in xs], color=FRESH, marker="D", ms=4.5, lw=1.8)
-    axes.set_ylim(bottom=0)
+    _from_zero(axes)
+
+
+def _from_zero(axes: "Axes") -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_ylim(0, axes.get_ylim()[1])
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(FuncFormatter(_tick))
 
 
 def _scaled(axes: "Axes", rungs: Sequence[Rung]) -> None:
@@ -102,7 +111,7 @@ def _scaled(axes: "Axes", rungs: Sequence[Rung]) -> None:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_locator(FixedLocator(_apart(sizes, 6)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(_tick))
 
 
 def _apart(values: Sequence[float], most: int) -> list[float]:
@@ -130,8 +139,8 @@ def timeline(name: str, entry: Entry) -> Chart | None:
     title = "Over time"
 
     def draw(canvas: "Figure") -> None:
-        above = canvas.add_axes((0.14, 0.45, 0.83, 0.44))
-        below = canvas.add_axes((0.14, 0.11, 0.83, 0.2), sharex=above)
+        above = canvas.add_axes((0.13, 0.44, 0.85, 0.46))
+        below = canvas.add_axes((0.13, 0.1, 0.85, 0.19), sharex=above)
         _seconds_over_time(above, dated)
         _memory_over_time(below, dated)
 
@@ -149,10 +158,10 @@ def timeline(name: str, entry: Entry) -> Chart | None:
 Dated = Sequence[tuple[datetime, "Report"]]
 
 
-def _seconds_over_time(axes: "Axes", dated: Dated) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def _seconds_over_time(axes: Any, dated: Dated) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    _titled(axes, "seconds per request, log scale")
+    _titled(axes, "seconds, log")
     for label, key, color, marker in _LINES:
         points = [
             (at, value) for at, report in dated if (value := number(report.timing, key))
@@ -161,19 +170,19 @@ def _seconds_over_time(axes: "Axes", dated: Dated) -> None:
             xs, ys = zip(*points, strict=True)
             axes.plot(xs, ys, color=color, marker=marker, ms=4, lw=1.8, label=label)
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=6))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.tick_params(labelbottom=False, which="both")
-    axes.tick_params(axis="y", which="minor", length=0)
+    low, high = axes.get_ylim()
+    subs = (1,) if high / low > 60 else (1, 2, 5)
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=7))
+    axes.yaxis.set_major_formatter(FuncFormatter(_tick))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.tick_params(labelbottom=False)
     _mark_new_software(axes, dated)
     _keyed(axes)
 
 
-def _memory_over_time(axes: "Axes", dated: Dated) -> None:
-    from matplotlib import dates
+def _memory_over_time(axes: Any, dated: Dated) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    of_time: Any = dates  # it has no types
     _titled(axes, "peak RAM, GiB")
     points = [
         (at, peak / _GIB)
@@ -183,19 +192,15 @@ def _memory_over_time(axes: "Axes", dated: Dated) -> None:
     if points:
         xs, ys = zip(*points, strict=True)
         axes.plot(xs, ys, color=HELD, marker="o", ms=4, lw=1.8)
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(_few())
+        axes.set_ylim(0, max(ys) * 1.25 or 1)
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.yaxis.set_major_formatter(FuncFormatter(_tick))
     _mark_new_software(axes, dated)
-    locator = of_time.AutoDateLocator(minticks=3, maxticks=5)
-    axes.xaxis.set_major_locator(locator)
-    shown = of_time.ConciseDateFormatter(locator, show_offset=False)
-    axes.xaxis.set_major_formatter(shown)
-
-
-def _few() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(3)
+    _name_new_software(axes, dated)
+    first, last = dated[0][0], dated[-1][0]
+    axes.set_xticks([first, last], [f"{at:%Y-%m-%d %H:%M}" for at in (first, last)])
+    for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=True):
+        label.set_horizontalalignment(side)
 
 
 def _timeline_rows(dated: Dated) -> Iterator[tuple[str, ...]]:
@@ -213,9 +218,33 @@ def _timeline_rows(dated: Dated) -> Iterator[tuple[str, ...]]:
 
 def _mark_new_software(axes: Any, dated: Dated) -> None:
     """Draw a line where the machine itself was another than at the report before."""
-    for (_, before), (at, after) in pairwise(dated):
-        if list(_machine_changes(before, after)):
-            axes.axvline(at, color=MUTED, lw=1.2, ls=(0, (2, 2)))
+    for at, _ in _machines_changes(dated):
+        axes.axvline(at, color=MUTED, lw=1.2, ls=(0, (2, 2)))
+
+
+def _name_new_software(axes: Any, dated: Dated) -> None:
+    """Say at the last of these lines what was new; the table says it of all."""
+    for at, told in _machines_changes(dated)[-1:]:
+        late = at > dated[0][0] + (dated[-1][0] - dated[0][0]) / 2
+        side, gap = ("right", -4) if late else ("left", 4)
+        axes.annotate(
+            visible(told, 34),
+            (at, 0.1),
+            xycoords=("data", "axes fraction"),
+            xytext=(gap, 0),
+            textcoords="offset points",
+            ha=side,
+            fontsize=10.5,
+            color=MUTED,
+        )
+
+
+def _machines_changes(dated: Dated) -> list[tuple[datetime, str]]:
+    found = [
+        (at, ", ".join(_machine_changes(before, after)))
+        for (_, before), (at, after) in pairwise(dated)
+    ]
+    return [(at, told) for at, told in found if told]
 
 
 def changes(before: "Report", after: "Report") -> list[str]:
@@ -254,6 +283,10 @@ def _drivers(report: "Report") -> list[str]:
         if isinstance(gpu, Mapping)
     ]
     return list(dict.fromkeys(found))
+
+
+def _tick(value: float, _: object) -> str:
+    return short(value)
 
 
 def _titled(axes: "Axes", text: str) -> None:

@@ -1,13 +1,13 @@
 """One provider's part of the page: what it took, drawn and written."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks import page_charts
 from tasks.ladder import number
 from tasks.page_svg import Chart
-from tasks.page_text import gib, seconds, short, text, times
+from tasks.page_text import arrows, gib, seconds, short, text, times
 from tasks.report import speed_up
 from tasks.reported import Entry
 
@@ -28,11 +28,11 @@ def verdict(entry: Entry) -> str:
         told = []
     if entry.claims.problems:
         count = len(entry.claims.problems)
-        noun = "claim" if count == 1 else "claims"
+        noun = "contradiction" if count == 1 else "contradictions"
         badge += f' <span class="badge contradicted">{count} {noun}</span>'
     at = entry.report.certified.get("at") if entry.report else None
     when = f'<span class="sub">{moment(at)}</span>' if at else ""
-    why = f'<span class="why">{text("; ".join(told))}</span>' if told else ""
+    why = f'<span class="why">{text(arrows("; ".join(told)))}</span>' if told else ""
     return badge + when + why
 
 
@@ -83,8 +83,11 @@ def _body(name: str, entry: Entry) -> Iterator[str]:
     if entry.report is None:
         return
     yield _keys(entry)
-    yield _charts(page_charts.of_entry(name, entry))
+    charts = page_charts.of_entry(name, entry)
+    yield _charts(charts)
     yield '<div class="more">'
+    for chart in (chart for stack in charts for chart in stack if _is_wide(chart)):
+        yield _numbers(chart)
     yield from _suite(entry)
     yield from _answer(entry)
     yield _rests_on(entry)
@@ -117,7 +120,7 @@ def _told(entry: Entry) -> str:
         more = len(entry.differs) - 12
         rest = f"; and {more} more" if more > 0 else ""
         items.append(
-            f'<li class="warn"><strong>Stale</strong> {text(changed)}{rest}</li>'
+            f'<li class="warn"><strong>Stale</strong> {text(arrows(changed))}{rest}</li>'
         )
     items += [
         f"<li>{text(note.removeprefix(of_it))}</li>" for note in entry.claims.notes
@@ -162,15 +165,26 @@ def _keys(entry: Entry) -> str:
     return f'<dl class="keys">{tiles}</dl>\n'
 
 
-def _charts(charts: Sequence[Chart]) -> str:
-    return f'<div class="charts">{"".join(map(_figure, charts))}</div>\n'
+def _charts(stacks: Sequence[Sequence[Chart]]) -> str:
+    drawn = (f"<div>{''.join(map(_figure, stack))}</div>" for stack in stacks)
+    return f'<div class="charts">{"".join(drawn)}</div>\n'
 
 
 def _figure(chart: Chart) -> str:
+    numbers = "" if _is_wide(chart) else _numbers(chart)
     return (
         f"<figure><figcaption>{text(chart.title)}</figcaption>\n{chart.svg}\n"
-        f"{_details(f'Numbers: {chart.title.lower()}', chart.head, chart.rows)}</figure>\n"
+        f"{numbers}</figure>\n"
     )
+
+
+def _is_wide(chart: Chart) -> bool:
+    """Say whether the numbers of a chart need more room than it."""
+    return len(chart.head) > 2
+
+
+def _numbers(chart: Chart) -> str:
+    return _details(f"Numbers: {chart.title.lower()}", chart.head, chart.rows)
 
 
 def _details(summary: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -180,10 +194,11 @@ def _details(summary: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -
         f"{''.join(f'<td>{text(cell)}</td>' for cell in cells)}</tr>"
         for first, *cells in rows
     )
+    many = ' class="many"' if len(head) > 2 else ""
     return (
         f"<details><summary>{text(summary)}</summary>"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(summary)}">'
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<table{many}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
         "</details>"
     )
 
@@ -251,9 +266,60 @@ def _is_digest(value: object) -> bool:
 # -- several machines
 
 
+_COMPARED: tuple[tuple[str, Callable[[Entry], tuple[float | None, str]]], ...] = (
+    ("Load", lambda e: _timed(e, "load_s")),
+    ("First request", lambda e: _timed(e, "first_s")),
+    ("Held request", lambda e: _timed(e, "held_median_s")),
+    ("In a fresh process", lambda e: _timed(e, "fresh_s")),
+    ("Speed-up", lambda e: _faster(e)),
+    ("Peak RAM", lambda e: _peak(e, "rss_peak_bytes", "ram_budget_gb")),
+    ("Peak on the device", lambda e: _peak(e, "device_peak_bytes", "vram_budget_gb")),
+)
+
+
+def _beside(entries: Sequence[Entry]) -> str:
+    """Give a table with a column for each machine."""
+    heads = "".join(
+        f'<th scope="col" class="number">{text(one.machine)}</th>' for one in entries
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{name}</th>'
+        f"{''.join(_compared_cell(*of(one)) for one in entries)}</tr>"
+        for name, of in _COMPARED
+    )
+    return (
+        '<div class="scroll beside" tabindex="0" role="region" '
+        f'aria-label="{text(entries[0].slug)}, by machine"><table class="wide"><thead>'
+        f"<tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table></div>\n"
+    )
+
+
+def _compared_cell(value: float | None, shown: str) -> str:
+    if value is None:
+        return f'<td class="number">{_NONE}</td>'
+    return f'<td class="number"><data value="{value!r}">{text(shown)}</data></td>'
+
+
+def _timed(entry: Entry, key: str) -> tuple[float | None, str]:
+    value = number(entry.report.timing if entry.report else {}, key)
+    return value, seconds(value)
+
+
+def _faster(entry: Entry) -> tuple[float | None, str]:
+    value = speed_up(entry.report.timing if entry.report else {})
+    return value, "" if value is None else times(value)
+
+
+def _peak(entry: Entry, key: str, budget_key: str) -> tuple[float | None, str]:
+    memory = entry.report.memory if entry.report else {}
+    peak, budget = number(memory, key), number(memory, budget_key)
+    of_it = f" of {short(budget)} GiB" if budget else ""
+    return peak, "" if peak is None else f"{gib(peak / _GIB)}{of_it}"
+
+
 def _several(name: str, entries: Sequence[Entry]) -> str:
     charts = page_charts.of_machines(name, entries)
-    parts = [_charts(charts)] if charts else []
+    parts = [_beside(entries), *([_charts(charts)] if charts else [])]
     for count, entry in enumerate(entries, 1):
         machine = f"{name}m{count}"
         body = "".join(_body(machine, entry))

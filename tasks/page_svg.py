@@ -34,7 +34,7 @@ _VARIABLES = {
     OVER: "over",
     SURFACE: "surface",
 }
-WIDTH = 340
+WIDTH = 300
 """Of every figure, in the units of its text: a phone shows it at its own size."""
 
 
@@ -87,7 +87,7 @@ def _settings(name: str) -> Iterator[None]:
         "svg.fonttype": "none",
         # what a machine is called is no formula
         "text.parse_math": False,
-        "font.size": 11.5,
+        "font.size": 12,
         "text.color": INK,
         "axes.edgecolor": LINE,
         "axes.labelcolor": MUTED,

@@ -11,10 +11,13 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 def text(value: object) -> str:
     """Give anything as text of an HTML page: escaped, with nothing hidden in it."""
-    said = str(value)
-    if len(said) > _LONGEST:
-        said = f"{said[:_LONGEST]}…"
-    return escape("".join(map(_seen, said)), quote=True)
+    return escape(visible(value), quote=True)
+
+
+def visible(value: object, longest: int = _LONGEST) -> str:
+    """Give anything as text in which nothing is hidden, cut where it is too long."""
+    said = "".join(map(_seen, str(value)[: longest + 1]))
+    return f"{said[: longest - 1]}…" if len(said) > longest else said
 
 
 def _seen(letter: str) -> str:
@@ -56,3 +59,8 @@ def mib(value: float) -> str:
 def times(value: float) -> str:
     """Give how many times faster."""
     return f"{short(value)}\N{MULTIPLICATION SIGN}"
+
+
+def arrows(said: str) -> str:
+    """Give what changed with an arrow that is one."""
+    return said.replace(" -> ", " \N{RIGHTWARDS ARROW} ")

@@ -7,8 +7,9 @@ from typing import Any
 
 from tasks import reported
 from tasks.ladder import number
+from tasks.page_text import visible
 from tasks.reported import Row
-from tasks.screen import plain
+from tasks.screen import plain as _plain
 
 WIDTH = 80
 _NARROWEST = 40
@@ -16,6 +17,8 @@ _UNKNOWN = "-"
 _GIB = 2**30
 _DIFFERENCES = 5
 """How many are shown: another environment has a line for every package."""
+_NAME = 24
+"""Of a machine at the head of its column, in characters."""
 _COLORS = {"current": "32", "stale": "33", "missing": "2"}
 _COLUMNS = ("provider", "state", "load", "first", "held", "fresh", "speed-up", "growth")
 _LEFT = 2
@@ -50,6 +53,11 @@ def table(rows: Sequence[Row], width: int | None = None, *, color: bool = False)
         for text in _remarks(row):
             shown += _hung(text, width)
     return "\n".join(shown)
+
+
+def plain(text: object) -> str:
+    """Give a line of what another machine may have written: nothing hidden in it."""
+    return visible(_plain(str(text)))
 
 
 # -- one machine
@@ -153,7 +161,7 @@ _LINES = ("state", "certified", *_COLUMNS[_LEFT:], "RAM", "device")
 def _column(row: Row) -> list[str]:
     at = part(row, "certified").get("at")
     return [
-        plain(row["machine"] or _UNKNOWN),
+        visible(_plain(row["machine"] or _UNKNOWN), _NAME),
         row["state"],
         _UNKNOWN if at is None else plain(str(at))[:16],
         *_numbers(row),
