@@ -2,11 +2,14 @@
 
 import contextlib
 import gc
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +21,14 @@ import pytest
 from small_provider import DEADLINE_S, provider, until, write
 
 from remote_resident import client, manifest, places, processes, supervisor
+from remote_resident.admission import Budget, Holder
 from remote_resident.errors import (
     AdmissionRefused,
     ProviderError,
     WorkerRequestError,
     WorkerStartError,
 )
+from remote_resident.room import ask_idle_s
 from remote_resident.supervisor import ResidentWorker, run_once
 
 Make = Callable[..., ResidentWorker]
@@ -687,6 +692,40 @@ def test_a_stuck_worker_is_ended_with_its_stacks_in_the_log(
     assert kept[0]["order"] == ["b"]
 
 
+def test_a_ping_tells_how_long_nobody_asked(make: Make, tmp_path: Path) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    worker = make("finishes")
+    asked = {"begun": str(begun), "until": str(go)}
+    thread, _ = in_thread(lambda: worker.request(asked))
+    until(begun.exists, "begun")
+    holder = Holder(
+        slug="tiny",
+        tree=worker.tree,
+        instance=worker.instance,
+        pids=(),
+        uid=os.geteuid(),
+        device=None,
+        budget=Budget(None, None, "declared"),
+        loading=False,
+        resident_gb=None,
+        socket=str(worker.socket_path),
+    )
+    busy = (worker.ping()["idle_s"], ask_idle_s(holder))
+
+    go.touch()
+    thread.join(DEADLINE_S)
+    worker.request({})
+    first = ask_idle_s(holder)
+    # a look is no use: it goes on counting
+    second = ask_idle_s(holder)
+    up = worker.ping()["uptime_s"]
+
+    assert busy == (None, None)
+    assert first is not None
+    assert second is not None
+    assert 0 <= first < second < up
+
+
 def test_a_queue_of_requests_within_their_time_is_not_a_stuck_worker(
     make: Make, tmp_path: Path
 ) -> None:
@@ -892,6 +931,38 @@ def test_a_path_too_long_for_a_socket_is_shortened_or_named(
     assert reply["echo"] == 1
     assert len(os.fsencode(worker.socket_path)) <= 107
     assert error.reason == "socket_path"
+
+
+def test_a_user_with_nothing_yet_gets_private_places(
+    tree: Path, tmp_path: Path
+) -> None:
+    """Neither a cache nor a runtime directory, as under cron or in a fresh image."""
+    path = write(tree, "echo")
+    bare, place = tmp_path / "nobody's home", Path(tempfile.mkdtemp())
+    bare.mkdir()
+    program = "import sys; from remote_resident.cli import main; sys.exit(main())"
+    words = ["remote", "--json", "--tree", str(tree), "call", path.parent.name]
+    try:
+        called, stopped = (
+            subprocess.run(
+                [sys.executable, "-c", program, *more],
+                env={"PATH": os.defpath, "HOME": str(bare), "TMPDIR": str(place)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            for more in ([*words, '{"x": 7}'], [*words[:-2], "stop", path.parent.name])
+        )
+        assert called.returncode == 0, called.stderr
+        made = next(place.iterdir())
+        mode = made.stat().st_mode & 0o777
+    finally:
+        shutil.rmtree(place)
+
+    assert json.loads(called.stdout)["echo"] == 7
+    assert len(json.loads(stopped.stdout)["stopped"]) == 1
+    assert mode == 0o700
+    assert [entry.name for entry in bare.iterdir()] == [".cache"]
 
 
 def test_two_sockets_of_one_provider_are_two_workers(
