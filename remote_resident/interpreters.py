@@ -3,7 +3,7 @@
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from remote_resident.readings import Readings
@@ -11,40 +11,45 @@ if TYPE_CHECKING:
 Settings = dict[str, str]
 
 
+class Layout(NamedTuple):
+    """Where an interpreter installs, as its place and its venv's file say."""
+
+    prefix: str
+    """The venv of its path, never what its symlink leads to; else its installation."""
+    settings: Settings
+    """What the pyvenv.cfg says; nothing: it is in no venv."""
+    site: str | None
+    """Its site-packages; None: not where they usually are."""
+
+
+def look(python: str | Path, kept: "Readings | None" = None) -> Layout:
+    """Look at an interpreter's place.
+
+    Where there are several site-packages, it is the one of the version that the venv
+    states.
+    """
+    python = os.fspath(python)
+    venv, settings = _venv(python, kept)
+    prefix = venv or os.path.dirname(os.path.dirname(python))  # noqa: PTH120
+    found = _sites(prefix)
+    if venv is None:
+        real = os.path.dirname(os.path.dirname(os.path.realpath(python)))  # noqa: PTH120
+        found, prefix = found or _sites(real), real
+    if len(found) > 1:
+        name = f"/python{version(settings)}/site-packages"
+        found = [path for path in found if path.endswith(name)]
+    return Layout(prefix, settings, found[0] if len(found) == 1 else None)
+
+
 def settings(python: Path, kept: "Readings | None" = None) -> Settings:
     """Read the pyvenv.cfg of a venv's python; nothing in it where it is none."""
     return _venv(os.fspath(python), kept)[1]
 
 
-def prefix(python: Path, kept: "Readings | None" = None) -> str:
-    """Name the directory that an interpreter installs below.
-
-    Its path's own venv: a venv's python is a symlink out of the venv.
-    """
-    venv = _venv(os.fspath(python), kept)[0]
-    return venv or os.path.dirname(os.path.dirname(os.path.realpath(python)))  # noqa: PTH120
-
-
 def site_packages(python: Path, kept: "Readings | None" = None) -> Path | None:
-    """Name the site-packages of an interpreter by its layout; None: not this layout.
-
-    Where there are several, it is the one of the version that the venv states.
-    """
-    found = site(python, kept)
+    """Name the site-packages of an interpreter by its layout; None: not this layout."""
+    found = look(python, kept).site
     return None if found is None else Path(found)
-
-
-def site(python: Path, kept: "Readings | None" = None) -> str | None:
-    """Do what `site_packages` does, for whoever asks it of many."""
-    venv, stated = _venv(os.fspath(python), kept)
-    own = venv or os.path.dirname(os.path.dirname(python))  # noqa: PTH120
-    found = _sites(own)
-    if not found and venv is None:
-        found = _sites(prefix(python, kept))
-    if len(found) > 1:
-        name = f"/python{version(stated)}/site-packages"
-        found = [path for path in found if path.endswith(name)]
-    return found[0] if len(found) == 1 else None
 
 
 def _sites(prefix: str) -> list[str]:
@@ -88,6 +93,8 @@ def _venv(python: str, kept: "Readings | None") -> tuple[str | None, Settings]:
     beside = os.path.dirname(python)  # noqa: PTH120
     for folder in (beside, os.path.dirname(beside)):  # noqa: PTH120
         path = f"{folder}/pyvenv.cfg"
+        if not os.access(path, os.F_OK):
+            continue
         try:
             found = _read(path) if kept is None else kept.of(path, "venv", _parsed)
         except (OSError, ValueError):

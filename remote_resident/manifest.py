@@ -485,7 +485,7 @@ def slugs(tree: Path) -> list[str]:
         # not the same as a tree without providers
         text = f"{folder}: {exc.strerror}, wanted the directory of the providers"
         raise UsageError(text, reason="unreadable") from None
-    return [name for name in found if os.path.lexists(folder / name / FILE)]
+    return [name for name in found if os.path.lexists(f"{folder}/{name}/{FILE}")]
 
 
 def catalog(tree: Path) -> dict[str, ProviderManifest | ManifestError]:

@@ -11,8 +11,8 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ _SETTLED_NS = 2_000_000_000
 class Readings:
     """What the files of one provider read as; `path` None: kept for this process."""
 
-    __slots__ = ("_changed", "_entries", "path")
+    __slots__ = ("_changed", "_entries", "_looked_at", "path")
 
     def __init__(self, path: str | None = None) -> None:
         self.path = path
@@ -42,18 +42,36 @@ class Readings:
             {} if path is None else _load(path)
         )
         self._changed = False
+        self._looked_at: set[str] | None = None
+        """Files that are what they were, as seen in the look in hand; None: in none."""
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Look at each file once in the block, however often it is asked for."""
+        self._looked_at = set()
+        try:
+            yield
+        finally:
+            self._looked_at = None
 
     def recall(self, file: str, how: str) -> Any:
         """Give what a file was read as, if it is that file still; None: not known."""
         entry = self._entries.get(file)
         if entry is None:
             return None
+        looked_at = self._looked_at
+        if looked_at is not None and file in looked_at:
+            return entry[1].get(how)
         try:
             st = os.stat(file)  # noqa: PTH116 - strings are all that is at hand here
         except (OSError, ValueError):
             return None
         found = (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-        return entry[1].get(how) if entry[0] == found else None
+        if entry[0] != found:
+            return None
+        if looked_at is not None:
+            looked_at.add(file)
+        return entry[1].get(how)
 
     def note(self, file: str, identity: Identity | None, how: str, value: Any) -> None:
         """Keep what a file reads as: plain values. An identity of None is not kept."""

@@ -95,7 +95,7 @@ def _named(tree: Path, names: Sequence[str] | None) -> "Loaded":
 def _load(tree: Path, slug: str) -> "ProviderManifest | Exception":
     """Load a provider; what goes wrong is that provider's result, also where it is ours."""
     try:
-        return manifest.load(tree / "manifests" / slug / manifest.FILE, tree)
+        return manifest.load(f"{tree}/manifests/{slug}/{manifest.FILE}", tree)
     except Exception as error:  # the other providers are still looked at
         return error
 

@@ -14,6 +14,7 @@ from tasks import pins as locked
 from tasks.step import Making, StepResult, failed, refused
 
 if TYPE_CHECKING:
+    from remote_resident.interpreters import Layout
     from remote_resident.manifest import ProviderManifest
     from remote_resident.readings import Readings
     from tasks.lock import Lock
@@ -29,8 +30,8 @@ HALF = " half installed"
 class Site(NamedTuple):
     """What an environment's site-packages shows."""
 
-    path: str | None
-    """None: it is not where it usually is."""
+    layout: "Layout | None"
+    """None: there is no interpreter."""
     versions: Mapping[str, list[str]]
     """By normalised name."""
     plain: bool
@@ -55,7 +56,7 @@ def problems(
     pins, found = read_pins(provider)
     if pins is None:
         return found
-    python, found = interpreter(provider, STEP)
+    python, found = interpreter(provider, STEP, site.layout if site else None)
     if python is None or found:
         return found
     site = see(python, provider.readings) if site is None else site
@@ -130,12 +131,12 @@ def _detail(provider: "ProviderManifest") -> str:
 
 
 def interpreter(
-    provider: "ProviderManifest", step: str
+    provider: "ProviderManifest", step: str, layout: "Layout | None" = None
 ) -> tuple[Path | None, list[Problem]]:
     """Give the declared interpreter, and why it is not to be used.
 
     `python_unset` and `python_missing` come with None; `python_is_ours`, where a lock
-    is declared, with the interpreter.
+    is declared, with the interpreter. `layout`: as seen already.
     """
     python = provider.python_executable()
     where = f"{provider.slug}: [env] python = {provider.env_python!r}"
@@ -150,7 +151,7 @@ def interpreter(
         there = "a file that cannot be run" if python.exists() else "no file"
         text = f"{where}: {python}: {there} found, an interpreter wanted"
         return None, [_python_problem(provider, step, "python_missing", text, python)]
-    if provider.env_lock is not None and is_ours(python, kept):
+    if provider.env_lock is not None and is_ours(python, kept, layout):
         text = (
             f"{where}: {python}: the interpreter that this tool runs in found, "
             "one of the model's own wanted"
@@ -188,9 +189,12 @@ def _made_at(provider: "ProviderManifest") -> Path | None:
     return None
 
 
-def is_ours(python: Path, kept: "Readings | None" = None) -> bool:
+def is_ours(
+    python: Path, kept: "Readings | None" = None, layout: "Layout | None" = None
+) -> bool:
     """Say whether an interpreter installs where this tool is installed."""
-    return interpreters.is_same(interpreters.prefix(python, kept), sys.prefix)
+    layout = layout or interpreters.look(python, kept)
+    return interpreters.is_same(layout.prefix, sys.prefix)
 
 
 # -- what is installed ----------------------------------------------------------------
@@ -198,8 +202,9 @@ def is_ours(python: Path, kept: "Readings | None" = None) -> bool:
 
 def see(python: Path, kept: "Readings | None" = None) -> Site:
     """Look at an environment's site-packages."""
-    path = interpreters.site(python, kept)
-    return Site(path, *read_site(path)) if path else NOTHING
+    layout = interpreters.look(python, kept)
+    found = read_site(layout.site) if layout.site else ({}, False)
+    return Site(layout, *found)
 
 
 def compare(pins: "Pins", python: Path, slug: str) -> list[Problem]:
@@ -213,8 +218,9 @@ def compare(pins: "Pins", python: Path, slug: str) -> list[Problem]:
 
 
 def _compare(pins: "Pins", python: Path, slug: str, site: Site) -> list[Problem]:
-    wanted = [pin for pin in pins.pins if _applies(pin, site.path)]
-    where = site.path or str(python)
+    path = site.layout.site if site.layout else None
+    wanted = [pin for pin in pins.pins if not pin[2] or _applies(pin, path)]
+    where = path or str(python)
     found = list(_differences(wanted, site.versions, slug, where))
     if not found or (site.plain and _is_alone(python)):
         return found
@@ -304,8 +310,6 @@ def same_version(wanted: str, found: str) -> bool:
 
 def _applies(pin: "Pinned", site: str | None) -> bool:
     *_, marker = pin
-    if not marker:
-        return True
     import re
 
     from packaging.markers import InvalidMarker, Marker

@@ -89,6 +89,13 @@ def whole(
     """
     if isinstance(provider, Exception):
         raise provider
+    with provider.readings.one_look():
+        return _whole(provider, claims, machine=machine, deep=deep)
+
+
+def _whole(
+    provider: "ProviderManifest", claims: Claims, *, machine: bool, deep: bool
+) -> ProviderCheck:
     problems = [
         *provider.missing_files(),
         *_lock_problems(provider),

@@ -50,7 +50,7 @@ def inputs(
         "smoke": _digest_all("smoke", _smoke_files(provider), small),
         "worker_side": _worker_side(),
         "kit_commit": _kit_commit(provider),
-        "interpreter": interpreter_version(python, small),
+        "interpreter": interpreter_version(python, site.layout),
         "distributions": None
         if distributions is None
         else _digest_of(
@@ -75,12 +75,12 @@ def _versions(found: list[str]) -> str:
 
 
 def interpreter_version(
-    python: Path | None, kept: Readings | None = None
+    python: Path | None, layout: interpreters.Layout | None = None
 ) -> str | None:
     """Give an interpreter's version as its environment states it; None: not known."""
     if python is None:
         return None
-    settings = interpreters.settings(python, kept)
+    settings = layout.settings if layout else interpreters.settings(python)
     stated = settings.get("version") or settings.get("version_info")
     if stated:
         return stated
