@@ -176,18 +176,6 @@ def test_without_a_grace_nothing_is_ever_escalated(
         assert terminal(list(stream))["status"] == "cancelled"
 
 
-def test_a_bad_setting_falls_back_with_a_warning(start: Start) -> None:
-    worker = start(
-        env={"TU_JOB_CANCEL_GRACE_S": "soon", "TU_JOB_STREAM_KEEPALIVE_S": "nan"}
-    )
-
-    assert worker.get("/health")["ok"]
-    assert worker.log.splitlines()[:2] == [
-        "job worker: TU_JOB_CANCEL_GRACE_S: 'soon' found, seconds wanted, 60 used",
-        "job worker: TU_JOB_STREAM_KEEPALIVE_S: 'nan' found, seconds wanted, off used",
-    ]
-
-
 def test_cancel_all_names_whom_it_asked(worker: JobWorker) -> None:
     with worker.run("all-1", "waits") as one, worker.run("all-2", "waits") as two:
         one.until("log")

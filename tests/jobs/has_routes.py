@@ -13,7 +13,7 @@ class Job:
         return [mine]
 
 
-def _taking(path):
+def _taking(name, path):
     class Takes(Job):
         def get_route_handlers(self):
             @get(path)
@@ -22,9 +22,10 @@ def _taking(path):
 
             return [taken]
 
+    Takes.__name__ = name
     return Takes
 
 
-TakesHealth = _taking("/health")
-TakesAJob = _taking("/jobs/mine")
-TakesBelowUi = _taking("/ui/more")
+TakesHealth = _taking("TakesHealth", "/health")
+TakesAJob = _taking("TakesAJob", "/jobs/mine")
+TakesBelowUi = _taking("TakesBelowUi", "/ui/more")

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 from urllib.parse import parse_qsl
 
 from litestar import Litestar, Request, Response, get, post
@@ -16,6 +16,7 @@ from litestar.enums import MediaType
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.spec import (
+    Components,
     OpenAPIMediaType,
     OpenAPIResponse,
     OpenAPIType,
@@ -23,7 +24,9 @@ from litestar.openapi.spec import (
     Parameter,
     RequestBody,
     Schema,
+    SecurityScheme,
 )
+from litestar.params import Parameter as Described
 from litestar.types import ASGIApp
 
 from . import entry, gpu, tags
@@ -39,7 +42,7 @@ from .answers import (
 )
 from .asgi import App
 from .encoding import error_text, text_of
-from .ids import refused_id
+from .ids import ROUTES, refused_id
 from .paths import refusing_ids
 from .request import MOST_BYTES, request_of
 from .runner import JobExists, Runner, Stopping
@@ -50,6 +53,13 @@ PROTOCOL = 1
 """Version of the routes and events."""
 EARLIER_TURNS = 10
 """Turns of the loop in which what arrived before is accepted, read and done."""
+JobId = Annotated[
+    str,
+    Described(
+        pattern=f"^(?!({'|'.join(sorted(ROUTES))})$)[A-Za-z0-9_-]{{1,64}}$",
+        description="A name of the caller's choice, free while no job of it lives",
+    ),
+]
 RESERVED = ("/health", "/busy", "/reclaim", "/ui", "/compute", "/jobs")
 REASONS = {404: "unknown_name", 413: "too_large", 500: "internal"}
 
@@ -81,8 +91,20 @@ def application(parts: Parts) -> App:
 def document(parts: Parts) -> dict[str, Any]:
     """Give the OpenAPI document of the routes; raises BadEntry."""
     handlers = [*_about(parts), *_jobs(parts), *_own_handlers(parts.plugin)]
-    config = OpenAPIConfig(title=f"Job worker {parts.plugin_id}", version=str(PROTOCOL))
-    return Litestar(handlers, openapi_config=config).openapi_schema.to_schema()
+    token = SecurityScheme(type="http", scheme="bearer")
+    config = OpenAPIConfig(
+        title=f"Job worker {parts.plugin_id}".rstrip(),
+        version=str(PROTOCOL),
+        components=Components(security_schemes={"token": token}),
+        # where the worker was started without a token, none is needed
+        security=[{"token": []}, {}],
+        use_handler_docstrings=True,
+    )
+    return Litestar(
+        handlers,
+        openapi_config=config,
+        logging_config=None,
+    ).openapi_schema.to_schema()
 
 
 # --- about the worker ---------------------------------------------------------------
@@ -93,7 +115,7 @@ def _about(parts: Parts) -> list[Any]:
     calls = ThreadPoolExecutor(8, "call")
     releases = ThreadPoolExecutor(1, "reclaim")
 
-    @get("/health", operation_id="health")
+    @get("/health", operation_id="health", responses=_ALWAYS)
     async def health() -> Health:
         """Tell how the worker stands."""
         runtime = parts.runtime
@@ -101,12 +123,12 @@ def _about(parts: Parts) -> list[Any]:
         ok, detail = runtime.fault is None, runtime.fault or ""
         return Health(ok, parts.plugin_id, PROTOCOL, state, detail)
 
-    @get("/busy", operation_id="busy")
+    @get("/busy", operation_id="busy", responses=_ALWAYS)
     async def busy() -> Busy:
         """Count the jobs that live."""
         return Busy(parts.runner.count())
 
-    @post("/reclaim", status_code=200, operation_id="reclaim")
+    @post("/reclaim", status_code=200, operation_id="reclaim", responses=_ALWAYS)
     async def reclaim() -> Reclaimed:
         """Give cached GPU memory back."""
         released = await _in_thread(releases, gpu.release_caches)
@@ -161,7 +183,7 @@ def _jobs(parts: Parts) -> list[Any]:
     kept: dict[str, Any] = {"keepalive_s": parts.keepalive_s}
 
     @post("/jobs/{job_id:str}/run", operation_class=RunOperation, responses=_RUN)
-    async def run(job_id: str, request: Request[Any, Any, Any]) -> ASGIApp:
+    async def run(job_id: JobId, request: Request[Any, Any, Any]) -> ASGIApp:
         """Run a job and stream its events, the last one terminal."""
         _refuse_id(job_id)
         _refuse_live(runner, job_id)
@@ -182,12 +204,12 @@ def _jobs(parts: Parts) -> list[Any]:
         return cast(ASGIApp, stream)
 
     @get("/jobs/{job_id:str}", operation_id="job", responses=_JOB)
-    async def status(job_id: str) -> Status:
+    async def status(job_id: JobId) -> Status:
         """Tell how a job stands, or how it ended."""
         return status_of(_found(runner, job_id))
 
     @get("/jobs/{job_id:str}/events", operation_class=EventsOperation, responses=_JOB)
-    async def events(job_id: str, request: Request[Any, Any, Any]) -> ASGIApp:
+    async def events(job_id: JobId, request: Request[Any, Any, Any]) -> ASGIApp:
         """Stream what is buffered after an event's number, then what comes."""
         job = _found(runner, job_id)
         after = _after(request.query_params.get("after"))
@@ -200,13 +222,18 @@ def _jobs(parts: Parts) -> list[Any]:
         operation_id="cancel",
         responses={**_JOB, 404: ResponseSpec(Cancelled, description="Not live")},
     )
-    async def cancel(job_id: str) -> Response[Cancelled]:
+    async def cancel(job_id: JobId) -> Response[Cancelled]:
         """Ask a job to end."""
         _refuse_id(job_id)
         done = runner.cancel(job_id)
         return Response(Cancelled(done, job_id), status_code=200 if done else 404)
 
-    @post("/jobs/cancel-all", status_code=200, operation_id="cancel_all")
+    @post(
+        "/jobs/cancel-all",
+        status_code=200,
+        operation_id="cancel_all",
+        responses=_ALWAYS,
+    )
     async def cancel_all() -> CancelledAll:
         """Ask every job to end."""
         return CancelledAll(runner.cancel_all())
@@ -311,11 +338,12 @@ def _own_handlers(plugin: Any) -> Sequence[Any]:
 def _failures(*codes: int) -> dict[int, ResponseSpec]:
     return {
         code: ResponseSpec(Failure, description=_WHY[code], generate_examples=False)
-        for code in codes
+        for code in (401, *codes)
     }
 
 
 _WHY = {
+    401: "Without the token",
     400: "A bad job id, body or number",
     404: "Not there",
     409: "A job of that id lives",
@@ -323,6 +351,7 @@ _WHY = {
     500: "The plugin raised",
     503: "The worker is leaving",
 }
+_ALWAYS = _failures()
 _MAYBE = _failures(404, 500)
 _JOB = _failures(400, 404)
 _RUN = _failures(400, 409, 413, 503)
