@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote_resident.admission import Gpu, GpuProcess
+from remote_resident.driver import NVIDIA
 
 if TYPE_CHECKING:
     import subprocess
-
-NVIDIA = Path("/proc/driver/nvidia")
 
 SMI_LIMIT_S = 15.0
 """How long nvidia-smi may take, all questions together."""
@@ -28,14 +27,6 @@ def driver_version(root: Path = NVIDIA) -> str | None:
     text = _text(root / "version") or ""
     found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text)
     return found.group(1) if found else None
-
-
-def device_count(root: Path = NVIDIA) -> int:
-    """Count the devices that the loaded driver has; 0 without a driver."""
-    try:
-        return sum(1 for _ in (root / "gpus").iterdir())
-    except OSError:
-        return 0
 
 
 def gpus(

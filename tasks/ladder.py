@@ -4,6 +4,7 @@ It lies beside the measured report, and says nothing of what it was measured wit
 """
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from remote_resident.errors import ProviderError
 
+_ENDING = ".accept.toml"
 POOLS = ("host", "device")
 
 
@@ -52,7 +54,7 @@ class Acceptance:
 
 def beside(report: Path) -> Path:
     """Name the file that belongs to the report at a path."""
-    return report.with_name(f"{report.name.removesuffix('.toml')}.accept.toml")
+    return report.with_name(f"{report.name.removesuffix('.toml')}{_ENDING}")
 
 
 def read(path: Path) -> Acceptance | None:
@@ -86,6 +88,9 @@ def read(path: Path) -> Acceptance | None:
 
 def found(report: Path) -> tuple[Acceptance | None, list[str]]:
     """Read what lies beside the report at a path, and say what is damaged about it."""
+    if not os.path.lexists(f"{str(report).removesuffix('.toml')}{_ENDING}"):
+        # asked in every check, of providers that mostly have none
+        return None, []
     try:
         return read(beside(report)), []
     except ProviderError as exc:

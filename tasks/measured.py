@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote_resident import places, readings
+from remote_resident.driver import device_count
 from remote_resident.errors import ProviderError
 from tasks.inputs import changed
 from tasks.inputs import changes as changes
@@ -187,10 +188,10 @@ def _unwritable(path: Path, exc: OSError) -> ProviderError:
 @functools.cache
 def devices() -> tuple[Device, ...]:
     """Describe the GPUs of this machine, asked once per process."""
+    if not device_count():
+        return ()
     from remote_resident import machine
 
-    if not machine.device_count():
-        return ()
     return tuple(
         Device(
             name=gpu.name,
