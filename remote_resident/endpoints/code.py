@@ -24,12 +24,23 @@ def main(code_fd: int, result_fd: int) -> None:
         if name in os.environ:
             setattr(cell, name, os.environ[name])
     sys.modules["__main__"] = cell
-    # so that a traceback shows the lines
+    # so that a traceback shows the cell's lines, and none of ours
+    sys.excepthook = _show
     linecache.cache[NAME] = (len(code), None, code.splitlines(keepends=True), NAME)
     try:
         exec(compile(code, NAME, "exec"), cell.__dict__)
     finally:
         _give(result_fd, cell.__dict__.get("result"))
+
+
+def _show(
+    kind: type[BaseException], exc: BaseException, frames: types.TracebackType | None
+) -> None:
+    import traceback
+
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    traceback.print_exception(kind, exc, frames)
 
 
 def _give(fd: int, result: object) -> None:

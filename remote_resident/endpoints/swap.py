@@ -255,7 +255,7 @@ class Schedule:
 
     def ask_stop(self, name: str, now: float) -> list[Order]:
         """Stop an endpoint once its cells have ended; a start is cut short."""
-        if self.phase(name).state is not State.STOPPING:
+        if self.phase(name).state not in (State.STOPPED, State.STOPPING):
             self.draining.add(name)
         return self.decide(now)
 
@@ -288,6 +288,7 @@ class Schedule:
         if not here:
             return self.happened(name, Event.REFUSED, now, failure)
         self.phases[name] = _STOPPED
+        self.draining.discard(name)
         if any(caller.name == name for caller in self.waiting):
             self.crowded[name] = here
         return self.decide(now)
@@ -301,7 +302,7 @@ class Schedule:
         self.phases[name] = after
         if after.state is State.READY and before.state is not State.READY:
             self.ready[name] = self.used[name] = now
-        if after.state is State.STOPPING:
+        if after.state in (State.STOPPED, State.STOPPING):
             self.draining.discard(name)
         if before.resident and not after.resident:
             # whoever waits for memory looks again
@@ -416,8 +417,6 @@ class Schedule:
         state = self.phase(name).state
         if name in self.draining and state in (State.STARTING, State.FAILED):
             return True
-        if name in self.draining and state is State.STOPPED:
-            self.draining.discard(name)
         if state is not State.READY or self.cells(name):
             return False
         if name in self.draining:
