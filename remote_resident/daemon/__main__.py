@@ -49,16 +49,10 @@ def serve(asked: Any, ready: Callable[[], None]) -> int:
 
 
 def _tenants(asked: Any) -> Sequence[Tenant]:
+    from remote_resident.endpoints.daemon import Endpoints
     from remote_resident.jobs.tenant import Jobs
 
-    tenants: list[Tenant] = [Jobs()]
-    with contextlib.suppress(ModuleNotFoundError):
-        from remote_resident.endpoints.daemon import Endpoints
-
-        tenants.append(
-            Endpoints(overtake_s=asked.overtake_s, by_memory=asked.by_memory)
-        )
-    return tenants
+    return [Jobs(), Endpoints(overtake_s=asked.overtake_s, by_memory=asked.by_memory)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

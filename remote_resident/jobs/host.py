@@ -145,6 +145,8 @@ class JobHost:
             state, lane = live.job.state, live.lane
             if state == QUEUED:
                 self._queue.remove(lane.key, job_id)
+                # the next of this provider may want less
+                lane.blocked = lane.hungry = False
             if state in (QUEUED, STARTING):
                 self._finish(live, running.cancelled(live.job))
             abort = state == STARTING and not self._queue.has(lane.key)
@@ -286,9 +288,9 @@ class JobHost:
             self.cancel(live.job.job_id)
         grace_s = self._grace_s if math.isfinite(self._grace_s) else CANCEL_GRACE_S
         enders = [
-            _in_thread(lane.end, grace_s if lane.in_hand else _LEAVE_S)
+            _in_thread(lane.end, _LEAVE_S if lane.idle else grace_s)
             for lane in lanes
-            if stop_services or lane.in_hand is None
+            if stop_services or lane.idle
         ]
         for ender in enders:
             ender.join(grace_s + _LEAVE_S)
@@ -325,7 +327,9 @@ class JobHost:
         while True:
             busy = {key for key, lane in lanes.items() if lane.in_hand is not None}
             blocked = {key for key, lane in lanes.items() if lane.blocked}
-            key = self._queue.next(lambda k: lanes[k].pool, busy, blocked)
+            # who looks for room anew must find what has just become free
+            closed = {x.pool for x in lanes.values() if x.hungry and x.in_hand}
+            key = self._queue.next(lambda k: lanes[k].pool, busy, blocked, closed)
             if key is None:
                 break
             job_id, self._served[job_id] = self._queue.take(key)
@@ -405,7 +409,7 @@ class JobHost:
         self._finish(live, outcome)
         self._clear(live, outcome)
         with self._lock:
-            lane.in_hand = None
+            lane.in_hand, lane.hungry = None, False
             lane.idle_since = time.monotonic()
             self._ends += 1
             for other in self._lanes.values():
@@ -464,6 +468,8 @@ class JobHost:
             live.heard = time.monotonic()
             # before the worker is asked: who finds this record looks there for the job
             self._save(live)
+            live.lane.hungry = False
+            self._begin_next()
             return True
 
     def _came(self, live: Live, event: Event, line: bytes) -> None:
@@ -491,7 +497,7 @@ class JobHost:
                 return False
             lane.blocked = bool(others) and self._ends == ends
             # at once: who is refused a moment later must not wait for this one
-            lane.in_hand = None
+            lane.in_hand, lane.hungry = None, True
             self._change(live, state=QUEUED)
             served = self._served.get(live.job.job_id, 0)
             self._queue.put_back(lane.key, live.job.job_id, served)

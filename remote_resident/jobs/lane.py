@@ -64,7 +64,9 @@ class Lane:
     device: str | None = None
     in_hand: Live | None = None
     blocked: bool = False
-    """Its next job waits for room."""
+    """Its next job waits for room, until another one ends."""
+    hungry: bool = False
+    """It was refused for want of room, and has not begun since."""
     idle_since: float = field(default_factory=time.monotonic)
     stopped_looks: int = 0
     asking: bool = False
@@ -84,6 +86,11 @@ class Lane:
     def socket(self) -> Path:
         """Name the worker's socket."""
         return self.starter.socket_path
+
+    @property
+    def idle(self) -> bool:
+        """Say whether it has no live job in hand."""
+        return self.in_hand is None or self.in_hand.over
 
     @property
     def pid(self) -> int | None:

@@ -6,7 +6,7 @@ or a small one after the other would keep a large one waiting for ever.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import count
 
 Key = tuple[str, str]
@@ -57,9 +57,14 @@ class Queue:
         pool_of: Callable[[Key], str],
         busy: Container[Key],
         blocked: Container[Key],
+        closed: Iterable[str] = (),
     ) -> Key | None:
-        """Give the provider whose first job may begin now; None: all have to wait."""
-        held_back: set[str] = set()
+        """Give the provider whose first job may begin now; None: all have to wait.
+
+        `busy` providers have one in hand, `blocked` ones wait for room; of a `closed`
+        pool nobody's may begin.
+        """
+        held_back = set(closed)
         for key in self._by_turn(self._served):
             if key in blocked:
                 held_back.add(pool_of(key))

@@ -1,0 +1,136 @@
+"""Whose job is next, and what a reader of its events gets."""
+
+import json
+import threading
+from itertools import islice
+
+import pytest
+
+from remote_resident.jobs import feed
+from remote_resident.jobs.feed import Feed
+from remote_resident.jobs.queue import Key, Queue
+
+A, B, C = ("/t", "a"), ("/t", "b"), ("/t", "c")
+
+
+def filled(*jobs: tuple[Key, str]) -> Queue:
+    queue = Queue()
+    for key, job in jobs:
+        queue.add(key, job)
+    return queue
+
+
+def taken(queue: Queue, **limits: object) -> list[str]:
+    """Take all that may begin, one after the other."""
+    found = []
+    options = {"busy": (), "blocked": (), **limits}
+    while key := queue.next(lambda _: "device", **options):  # type: ignore[arg-type]
+        found.append(queue.take(key)[0])
+    return found
+
+
+def test_turns_go_round_the_providers_and_each_keeps_its_order() -> None:
+    queue = filled((A, "a1"), (A, "a2"), (A, "a3"), (B, "b1"), (B, "b2"), (C, "c1"))
+
+    foretold = [job for _, job in queue.order()]
+
+    assert foretold == ["a1", "b1", "c1", "a2", "b2", "a3"]
+    assert taken(queue) == foretold
+
+
+def test_who_comes_late_is_served_before_who_was_served_last() -> None:
+    queue = filled((A, "a1"), (A, "a2"))
+    queue.take(A)
+    queue.add(B, "b1")
+
+    assert taken(queue) == ["b1", "a2"]
+
+
+def test_a_busy_provider_holds_nobody_else_back() -> None:
+    queue = filled((A, "a1"), (B, "b1"))
+
+    assert queue.next(lambda _: "device", {A}, ()) == B
+
+
+def test_who_waits_for_room_holds_back_its_pool_and_no_other() -> None:
+    queue = filled((A, "a1"), (B, "b1"), (C, "c1"))
+    pools = {A: "device", B: "device", C: "host"}
+
+    assert queue.next(pools.__getitem__, (), {A}) == C
+    assert queue.next(pools.__getitem__, {C}, {A}) is None
+
+
+def test_who_was_served_longer_ago_passes_one_that_waits_for_room() -> None:
+    queue = filled((A, "a1"), (B, "b1"), (A, "a2"))
+    queue.take(A)
+
+    # b is next in turn; a, which waits for room, comes behind it
+    assert queue.next(lambda _: "device", (), {A}) == B
+
+
+def test_a_job_put_back_keeps_its_turn() -> None:
+    queue = filled((A, "a1"), (A, "a2"), (B, "b1"))
+    job, served = queue.take(A)
+    queue.put_back(A, job, served)
+
+    assert taken(queue) == ["a1", "b1", "a2"]
+
+
+def test_those_ahead_of_a_job_are_named_in_order() -> None:
+    queue = filled((A, "a1"), (A, "a2"), (B, "b1"))
+
+    assert list(queue.ahead("a2")) == [(A, "a1"), (B, "b1")]
+    queue.remove(A, "a1")
+    assert [job for _, job in queue.order()] == ["a2", "b1"]
+
+
+def test_a_reader_gets_what_was_before_it_and_what_comes_to_the_end() -> None:
+    events = Feed([{"event": "log", "n": 0}])
+    events.add({"event": "log", "n": 1})
+    reader = events.read(look_s=0.01)
+
+    assert [next(reader), next(reader)] == [
+        {"event": "log", "n": 0},
+        {"event": "log", "n": 1},
+    ]
+    assert next(reader) is None
+    threading.Timer(0.05, events.end, [{"event": "done"}]).start()
+    assert [event for event in reader if event] == [{"event": "done"}]
+
+
+def test_a_slow_reader_is_told_how_many_it_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "MOST_BYTES", 20_000)
+    events = Feed()
+    reader = events.read()
+    for number in range(500):
+        name = "progress" if number % 2 else "result"
+        events.add({"event": name, "n": number})
+    events.end({"event": "done"})
+
+    got = [event for event in reader if event is not None]
+    missed = sum(event.get("dropped", 0) for event in got)
+
+    assert got[-1]["event"] == "done"
+    assert missed + len(got) == 501
+    # progress is given up before what somebody waits for
+    assert sum(event["event"] == "result" for event in got) > len(got) / 2
+
+
+def test_the_tail_has_a_bound_in_bytes_too() -> None:
+    events = Feed({"event": "log", "m": "x" * 10_000} for _ in range(100))
+
+    tail = events.tail()
+
+    assert 10 <= len(tail) <= 30
+    assert len(json.dumps(tail)) < 2 * feed.TAIL_BYTES
+
+
+def test_many_events_are_read_in_order() -> None:
+    events = Feed()
+    reader = events.read()
+    for number in range(2000):
+        events.add({"event": "log", "n": number})
+
+    assert [e["n"] for e in islice(reader, 2000) if e] == list(range(2000))

@@ -1,0 +1,55 @@
+"""A job class that does what its params say."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+
+HERE = Path(__file__).parent
+(HERE / "loading").touch()
+while (HERE / "slow").exists():
+    time.sleep(0.01)
+
+
+class Job:
+    def run_job(self, ctx):
+        does = ctx.params.get("does", "results")
+        print(f"job {ctx.job_id} does {does}", file=sys.stderr)
+        getattr(self, does)(ctx)
+
+    def results(self, ctx):
+        ctx.progress(50, "half way")
+        ctx.metric("loss", 0.25)
+        ctx.log("a line")
+        ctx.result(f"file:///{ctx.params.get('x', 0)}")
+
+    def raises(self, ctx):
+        raise ValueError("of the job")
+
+    def waits(self, ctx):
+        """Wait for a file, or for the cancel."""
+        Path(ctx.params["began"]).write_text(str(os.getpid()))
+        ctx.progress(1, "waits")
+        while not ctx.cancelled and not Path(ctx.params["go"]).exists():
+            time.sleep(0.01)
+
+    def ignores(self, ctx):
+        Path(ctx.params["began"]).write_text(str(os.getpid()))
+        while not Path(ctx.params["go"]).exists():
+            time.sleep(0.01)
+
+    def chats(self, ctx):
+        for number in range(ctx.params["lines"]):
+            ctx.log(f"line {number}")
+
+    def holds(self, ctx):
+        """Keep the interpreter for itself, as one call into C does."""
+        import ctypes
+
+        Path(ctx.params["began"]).write_text(str(os.getpid()))
+        ctypes.PyDLL(None).sleep(ctypes.c_uint(int(ctx.params["seconds"])))
+
+    def exits(self, ctx):
+        print("last words", file=sys.stderr)
+        os._exit(ctx.params.get("status", 9))
