@@ -65,6 +65,24 @@ def test_the_worker_side_keeps_to_the_syntax_of_its_oldest_interpreter(
     ast.parse(path.read_text(), feature_version=(3, 8))
 
 
+@pytest.mark.parametrize("path", modules("remote_resident/jobs/worker"), ids=ids)
+def test_the_job_worker_imports_its_framework_in_one_place_and_nothing_of_ours(
+    path: Path,
+) -> None:
+    framework = {"app.py": "litestar", "server.py": "uvicorn"}.get(path.name)
+    own = ("remote_resident.jobs.worker.", "job_worker.")
+    beside = ("remote_resident.worker_side.", "resident_side.")
+    foreign = {
+        name
+        for name in imports(path)
+        if name.partition(".")[0] not in {*STDLIB, framework}
+        and not name.startswith((*own, *beside))
+    }
+
+    assert not foreign
+    ast.parse(path.read_text(), feature_version=(3, 10))
+
+
 def test_the_decision_reads_nothing() -> None:
     reading = {"os", "pathlib", "subprocess", "socket", "shutil", "io"}
 
