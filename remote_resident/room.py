@@ -297,7 +297,8 @@ def make_room(
 ) -> tuple[Verdict, list[Holder]]:
     """Retire idle workers of this user until a refused provider fits; give who went.
 
-    Least recently used first, as few as needed, none where all of them would not do.
+    Idle job workers are asked first to give back what they merely cache. Least recently
+    used first, as few as needed, none where all of them would not do.
     `idle_s` gives the seconds that a holder has been idle, None for one that is busy or
     cannot be asked; `retire` returns once its processes are gone. Memory may come back
     only later: `again` reads and decides afresh until it admits or `wait_s` are over.
@@ -308,6 +309,10 @@ def make_room(
     idle = sorted(
         ((s, holder) for s, holder in waits if s is not None), key=lambda one: -one[0]
     )
+    if _reclaimed([holder for _, holder in idle]):
+        verdict = again()
+        if verdict.admit:
+            return verdict, []
     gone = admission.to_retire(verdict, [holder for _, holder in idle])
     if not gone:
         return verdict, []
@@ -332,6 +337,8 @@ def ask_idle_s(holder: Holder) -> float | None:
 
     if holder.instance is None or holder.socket is None:
         return None
+    if is_job_worker(holder):
+        return job_worker_idle_s(holder, Path(holder.socket))
     try:
         reply, _ = client.ask(Path(holder.socket), "ping", _PING_S)
     except (client.Gone, client.Silent, WorkerRequestError, ProtocolError):
@@ -341,6 +348,45 @@ def ask_idle_s(holder: Holder) -> float | None:
         return None
     seconds = reply.get("idle_s", reply.get("uptime_s"))
     return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def is_job_worker(holder: Holder) -> bool:
+    """Say whether a holder answers HTTP and runs jobs, by what it was started as."""
+    from remote_resident import processes
+
+    return any("entry" in processes.marks(pid) for pid in holder.pids[:1])
+
+
+def job_worker_idle_s(holder: Holder, socket: Path) -> float | None:
+    """Give for how long a job worker may have had no job, at most; None: it has one."""
+    from remote_resident import unix_http
+
+    try:
+        status, said = unix_http.ask(socket, "GET", "/busy", timeout_s=_PING_S)
+    except unix_http.NoAnswer:
+        return None
+    is_free = status == 200 and isinstance(said, dict) and said.get("active_jobs") == 0
+    return max(0.0, time.time() - (holder.started or time.time())) if is_free else None
+
+
+def _reclaimed(idle: Sequence[Holder]) -> bool:
+    """Have idle job workers give cached memory back, all at once; False: none did."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from remote_resident import unix_http
+
+    def ask(socket: str) -> bool:
+        try:
+            unix_http.ask(Path(socket), "POST", "/reclaim", timeout_s=_PING_S)
+        except unix_http.NoAnswer:
+            return False
+        return True
+
+    sockets = [h.socket for h in idle if h.socket and is_job_worker(h)]
+    if not sockets:
+        return False
+    with ThreadPoolExecutor(len(sockets), "reclaim") as pool:
+        return any(list(pool.map(ask, sockets)))
 
 
 def end(holder: Holder) -> None:
@@ -379,7 +425,7 @@ def _asked_to_stop(holder: Holder) -> bool:
     from remote_resident.errors import WorkerRequestError
     from remote_resident.worker_side.protocol import ProtocolError
 
-    if holder.socket is None:
+    if holder.socket is None or is_job_worker(holder):
         return False
     try:
         client.ask(Path(holder.socket), "stop", _PING_S)

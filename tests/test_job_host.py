@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 import small_jobs
 import small_provider
 
-from remote_resident import machine, processes, spawn
+from remote_resident import admission, machine, processes, room, spawn
+from remote_resident.admission import Budget, Holder, Memory, Readings, Verdict
 from remote_resident.errors import AdmissionRefused, ProviderError, UsageError
+from remote_resident.jobs.asking import state_of
 from remote_resident.jobs.host import JobHost
 from remote_resident.jobs.job import Event, Job
 from remote_resident.jobs.lane import Lane
@@ -599,6 +602,47 @@ def test_records_are_for_their_owner_alone(site: Site, home: Path) -> None:
 
     modes = {p.name: p.stat().st_mode & 0o777 for p in (home / "state").glob("jobs*")}
     assert set(modes.values()) == {0o600}
+
+
+def refused(holder: Holder) -> Verdict:
+    """Give a verdict that a holder's budget is in the way of."""
+    budget = Budget(0.0, 60.0, "declared")
+    mem = Memory(total_gb=100, free_gb=100, available_gb=100)
+    held = replace(holder, budget=Budget(0.0, 50.0, "declared"), loading=False)
+    return admission.decide("mine", budget, [held], readings=Readings(mem, []))
+
+
+def test_room_is_made_by_reclaim_first_and_never_of_a_busy_worker(site: Site) -> None:
+    site.provider()
+    host = site.host()
+    emptied = site.file("emptied")
+    params = {"does": "caches", "emptied": str(emptied)}
+    events(host, host.submit("tiny", params, tree=site.tree))
+    emptied.unlink(missing_ok=True)
+    (holder,) = [h for h in machine.holdings() if h.tree == str(site.tree)]
+    before = refused(holder)
+
+    idle_s = room.ask_idle_s(holder)
+    # what came back is enough: the worker stays
+    admitted = replace(before, admit=True)
+    verdict, gone = room.make_room(before, lambda: admitted)
+
+    assert not before.admit
+    assert idle_s is not None and idle_s >= 0
+    assert (verdict, gone) == (admitted, [])
+    assert emptied.exists()
+    site.submit(host, "tiny", "one")
+    pid = site.began("one")
+    assert room.ask_idle_s(holder) is None
+    assert room.make_room(before, lambda: before)[1] == []
+    site.go("one")
+    events(host, "one")
+    # it was not enough: the idle worker goes
+    _, (went,) = room.make_room(before, lambda: before, wait_s=0.0)
+    assert went.slug == "tiny"
+    assert state_of(pid) in (None, "Z")
+    again = host.submit("tiny", {}, tree=site.tree)
+    assert events(host, again)[-1]["status"] == "completed"
 
 
 def test_a_device_that_is_not_there_is_refused_by_name(site: Site) -> None:

@@ -13,13 +13,16 @@ _GIB = 2**30
 
 def said(holder: "Holder") -> dict[str, Any]:
     """Give what a holder answers to a ping, and its state; None: not known."""
-    from remote_resident import client
+    from remote_resident import client, room
     from remote_resident.errors import WorkerRequestError
     from remote_resident.worker_side.protocol import ProtocolError
 
     state = "loading" if holder.loading else None
     if holder.socket is None or holder.uid != os.geteuid():
         return {"state": state}
+    if room.is_job_worker(holder):
+        free = room.job_worker_idle_s(holder, Path(holder.socket)) is not None
+        return {"state": "ready" if free else state or "busy"}
     try:
         reply, _ = client.ask(Path(holder.socket), "ping", _PING_S)
     except client.Silent:

@@ -1,9 +1,12 @@
 """`tu remote restart`: a fresh worker, whatever came of earlier starts."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remote_resident.cli import tree
 from remote_resident.cli.answer import Answer, Asked
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
 
 
 def arguments(parser: Any) -> None:
@@ -17,6 +20,8 @@ def run(asked: Asked) -> Answer:
     from remote_resident.supervisor import ResidentWorker
 
     provider = manifest.find(tree.data(asked), asked.slug)
+    if provider.runtime_mode == "jobs":
+        return _jobs(provider)
     worker = ResidentWorker(provider, owned=False)
     stopped = worker.stop()
     crashes.History(places.crash_path(provider.slug, provider.tree)).forget()
@@ -30,4 +35,18 @@ def run(asked: Asked) -> Answer:
     return Answer(
         document={"stopped": stopped, "started": started.pid},
         text=f"{was}started pid {started.pid}",
+    )
+
+
+def _jobs(provider: "ProviderManifest") -> Answer:
+    """End a job worker; the host starts the next one when a job asks for it."""
+    from remote_resident.jobs.starting import starter_of
+
+    starter = starter_of(provider)
+    stopped = starter.stop()
+    starter.crashes.forget()
+    was = f"stopped pid {', '.join(map(str, stopped))}; " if stopped else ""
+    return Answer(
+        document={"stopped": stopped, "started": None},
+        text=f"{was}the next job starts a new one",
     )

@@ -37,6 +37,10 @@ def _one(asked: Asked) -> list[int]:
     from remote_resident.supervisor import ResidentWorker
 
     provider = manifest.find(tree.data(asked), asked.slug)
+    if provider.runtime_mode == "jobs":
+        from remote_resident.jobs.starting import starter_of
+
+        return starter_of(provider).stop()
     return ResidentWorker(provider, owned=False).stop()
 
 

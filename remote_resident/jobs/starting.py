@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import exec_env, places, spawn, start_command
+from remote_resident import exec_env, places, processes, spawn, start_command
 from remote_resident.errors import WorkerStartError
 from remote_resident.found import Found
 from remote_resident.jobs import asking
@@ -66,6 +66,16 @@ class JobStarter(Starter):
     """The directory in which each job has one of its own."""
     device: str = AUTO
     """Where the next start is to be: auto, cpu, or a device's UUID."""
+
+    def stop(self, grace_s: float = LEAVING_S) -> list[int]:
+        """End the worker: its jobs are cancelled, and have `grace_s` seconds to end."""
+        self.stops += 1
+        ended: list[int] = []
+        for left in processes.instances(self.slug, self.tree):
+            if left.leader is None or self.is_ours(left):
+                cli = self.container_cli()
+                ended += end_all(left.instance, grace_s=grace_s, container_cli=cli)
+        return sorted(ended)
 
     def _find(self) -> Found | None:
         return asking.find(self.socket_path, self.ping_s)
