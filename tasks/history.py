@@ -84,7 +84,9 @@ def _add(folder: Path, report: Report, text: str) -> None:
     at = moment(report)
     if at is None:
         return
-    for name in _names(f"{at:%Y%m%dT%H%M%SZ}"):
+    # not strftime, which writes a year before 1000 in fewer digits
+    stamp = at.isoformat(timespec="seconds")[:19]
+    for name in _names(f"{stamp.replace('-', '').replace(':', '')}Z"):
         file = folder / f"{name}.toml"
         try:
             if file.read_text(encoding="utf-8") == text:

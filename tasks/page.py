@@ -43,8 +43,9 @@ def write(path: Path, entries: Sequence[Entry], *, asked_for: bool = False) -> N
 
 def _usable(path: Path) -> Path:
     """Give where a page can be put; what is no file stays what it is."""
-    real = Path(os.path.realpath(path))
+    real = path
     try:
+        real = Path(os.path.realpath(path))
         found = real.stat()
         fault = None if stat.S_ISREG(found.st_mode) else "no regular file"
     except FileNotFoundError:

@@ -15,6 +15,7 @@ from tasks.page_svg import (
     TRACK,
     WIDTH,
     Chart,
+    drawable,
     figure,
 )
 from tasks.page_text import gib, mib, seconds, short, visible
@@ -59,7 +60,7 @@ def of_entry(name: str, entry: Entry) -> list[list[Chart]]:
 def of_machines(name: str, entries: Sequence[Entry]) -> list[list[Chart]]:
     """Draw one provider on several machines, side by side."""
     held = [
-        (entry, number(entry.report.timing, "held_median_s"))
+        (entry, drawable(number(entry.report.timing, "held_median_s")))
         for entry in entries
         if entry.report
     ]
@@ -85,7 +86,7 @@ def _requests(name: str, entry: Entry) -> Chart | None:
     marks = [
         value
         for one in (each if isinstance(each, list) else [])
-        if (value := number({"s": one}, "s")) is not None
+        if (value := drawable(number({"s": one}, "s"))) is not None
     ]
     median = f", median of {len(marks)}" if len(marks) > 1 else ""
     wanted: tuple[tuple[str, str, str, list[float]], ...] = (
@@ -96,7 +97,7 @@ def _requests(name: str, entry: Entry) -> Chart | None:
     bars = [
         _Bar(label=label, shown=seconds(value), length=value, color=color, marks=each)
         for label, key, color, each in wanted
-        if (value := number(timing, key)) is not None
+        if (value := drawable(number(timing, key))) is not None
     ]
     if not bars:
         return None
@@ -111,7 +112,8 @@ def _peaks(name: str, entry: Entry) -> Chart | None:
         ("RAM", "rss_peak_bytes", "ram_budget_gb"),
         ("device memory", "device_peak_bytes", "vram_budget_gb"),
     ):
-        peak, budget = number(memory, peak_key), number(memory, key)
+        peak = drawable(number(memory, peak_key))
+        budget = drawable(number(memory, key))
         if peak is None:
             continue
         took = peak / _GIB
@@ -137,7 +139,7 @@ def _growth(name: str, entry: Entry) -> Chart | None:
     limit = entry.provider.smoke_max_growth_mib if entry.provider else None
     bars = []
     for pool, key in (("RAM", "growth_mib"), ("device memory", "device_growth_mib")):
-        value = number(memory, key)
+        value = drawable(number(memory, key))
         if value is None:
             continue
         of_it = f" of {short(limit)} MiB" if limit else ""

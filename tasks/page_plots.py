@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks import history
 from tasks.ladder import Acceptance, Rung, number
-from tasks.page_svg import FIRST, FRESH, HELD, INK, MUTED, Chart, figure
+from tasks.page_svg import FIRST, FRESH, HELD, INK, MUTED, Chart, drawable, figure
 from tasks.page_text import gib, seconds, short, visible
 from tasks.reported import Entry
 
@@ -64,6 +64,10 @@ def _declared(entry: Entry) -> dict[str, Sequence[tuple[float, float]]]:
     }
 
 
+def _sized(accepted: Acceptance) -> list[Rung]:
+    return [rung for rung in accepted.rungs if drawable(rung.size) is not None]
+
+
 def _memory_by_size(
     axes: "Axes",
     accepted: Acceptance,
@@ -71,8 +75,11 @@ def _memory_by_size(
 ) -> None:
     _titled(axes, "peak GiB")
     for pool, (label, color, marker) in _POOLS.items():
-        rungs = [r for r in accepted.rungs if r.pool == pool and r.peak_gb is not None]
-        points = [(r.size, r.peak_gb) for r in rungs if r.peak_gb is not None]
+        points = [
+            (rung.size, peak)
+            for rung in _sized(accepted)
+            if rung.pool == pool and (peak := drawable(rung.peak_gb)) is not None
+        ]
         if points:
             xs, ys = zip(*points, strict=True)
             axes.plot(xs, ys, color=color, marker=marker, ms=5, lw=1.8, label=label)
@@ -83,13 +90,17 @@ def _memory_by_size(
         axes.plot([], [], color=MUTED, lw=1.6, ls=":", label="declared")
     _from_zero(axes)
     axes.tick_params(labelbottom=False)
-    _scaled(axes, accepted.rungs)
+    _scaled(axes, _sized(accepted))
     _keyed(axes)
 
 
 def _seconds_by_size(axes: "Axes", accepted: Acceptance) -> None:
     _titled(axes, "seconds, against size of the input")
-    timed = {r.size: r.seconds for r in accepted.rungs if r.seconds is not None}
+    timed = {
+        rung.size: took
+        for rung in _sized(accepted)
+        if (took := drawable(rung.seconds)) is not None
+    }
     xs = sorted(timed)
     axes.plot(xs, [timed[x] for x in xs], color=FRESH, marker="D", ms=4.5, lw=1.8)
     _from_zero(axes)
@@ -107,6 +118,8 @@ def _scaled(axes: "Axes", rungs: Sequence[Rung]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     sizes = sorted({rung.size for rung in rungs})
+    if not sizes:
+        return
     if sizes[0] > 0 and sizes[-1] / sizes[0] >= 16:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_minor_locator(NullLocator())
@@ -164,7 +177,9 @@ def _seconds_over_time(axes: Any, dated: Dated) -> None:
     _titled(axes, "seconds, log")
     for label, key, color, marker in _LINES:
         points = [
-            (at, value) for at, report in dated if (value := number(report.timing, key))
+            (at, value)
+            for at, report in dated
+            if (value := drawable(number(report.timing, key)))
         ]
         if points:
             xs, ys = zip(*points, strict=True)
@@ -187,7 +202,7 @@ def _memory_over_time(axes: Any, dated: Dated) -> None:
     points = [
         (at, peak / _GIB)
         for at, report in dated
-        if (peak := number(report.memory, "rss_peak_bytes")) is not None
+        if (peak := drawable(number(report.memory, "rss_peak_bytes"))) is not None
     ]
     if points:
         xs, ys = zip(*points, strict=True)
@@ -198,9 +213,13 @@ def _memory_over_time(axes: Any, dated: Dated) -> None:
     _mark_new_software(axes, dated)
     _name_new_software(axes, dated)
     first, last = dated[0][0], dated[-1][0]
-    axes.set_xticks([first, last], [f"{at:%Y-%m-%d %H:%M}" for at in (first, last)])
+    axes.set_xticks([first, last], [_minute(at) for at in (first, last)])
     for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=True):
         label.set_horizontalalignment(side)
+
+
+def _minute(at: datetime) -> str:
+    return at.isoformat(" ")[:16]
 
 
 def _timeline_rows(dated: Dated) -> Iterator[tuple[str, ...]]:
@@ -208,7 +227,7 @@ def _timeline_rows(dated: Dated) -> Iterator[tuple[str, ...]]:
     for at, report in dated:
         peak = number(report.memory, "rss_peak_bytes")
         yield (
-            f"{at:%Y-%m-%d %H:%M}",
+            _minute(at),
             *(seconds(number(report.timing, key)) for _, key, _, _ in _LINES),
             "-" if peak is None else gib(peak / _GIB),
             ", ".join(changes(before, report)) if before is not None else "",

@@ -34,6 +34,7 @@ _VARIABLES = {
     OVER: "over",
     SURFACE: "surface",
 }
+_LEAST, _MOST = 1e-9, 1e15
 WIDTH = 300
 """Of every figure, in the units of its text: a phone shows it at its own size."""
 
@@ -73,6 +74,12 @@ def figure(name: str, title: str, text: str, height: float, draw: "Draw") -> str
         metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
         canvas.savefig(file, format="svg", metadata=metadata, transparent=True)
     return _as_element(file.getvalue(), name, title, text)
+
+
+def drawable(value: float | None) -> float | None:
+    """Give a number that has a place in a figure; nobody measures what has none."""
+    in_range = value is not None and (value == 0 or _LEAST <= value <= _MOST)
+    return value if in_range else None
 
 
 Draw = Callable[["Figure"], None]
