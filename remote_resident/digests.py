@@ -118,7 +118,7 @@ def verifying(
     look = _Look(wanted=wanted, memo=memo, deep=deep)
     look.examine()
     try:
-        yield from look.read(min(threads or _cores(), _cores()))
+        yield from look.read(threads)
     finally:
         memo.save()
     look.compare()
@@ -327,13 +327,13 @@ class _Look:
             self.declared.update(str(w.path) for w in self.wanted)
         return _absent(want, _leftovers(Path(want.path), self.declared, self.listings))
 
-    def read(self, threads: int) -> Generator[tuple[int, int], None, None]:
+    def read(self, threads: int | None) -> Generator[tuple[int, int], None, None]:
         """Read what must be read, biggest first."""
         if not self.reads:
             return
         reads = sorted(self.reads.values(), key=lambda r: -r.identity[0])
         _let_the_tick_pass(reads)
-        crew = _Crew(reads, min(threads, len(reads)))
+        crew = _Crew(reads, min(threads or len(reads), _cores(), len(reads)))
         try:
             yield from crew.work()
         finally:

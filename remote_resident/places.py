@@ -144,10 +144,10 @@ def crash_path(slug: str, tree: Path) -> Path:
 
 def _where() -> tuple[str | None, ...]:
     """Give all of the environment that the places of a tree depend on."""
-    return tuple(
-        os.environ.get(name)
-        for name in ("TU_REMOTE_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HOME")
-    )
+    get = os.environ.get
+    if moved := get("TU_REMOTE_HOME"):
+        return (moved,)
+    return (None, get("XDG_CACHE_HOME"), get("XDG_STATE_HOME"), get("HOME"))
 
 
 @lru_cache(maxsize=64)

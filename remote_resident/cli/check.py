@@ -1,5 +1,8 @@
 """`tu remote check`: the same findings as `doit check`, and doit is not imported."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from remote_resident.cli import tree
@@ -20,11 +23,24 @@ def arguments(parser: Any) -> None:
     parser.add_argument("--deep", action="store_true", help="read every weight in full")
 
 
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Let no cycles be looked for: this process ends after what it makes."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 def run(asked: Asked) -> Answer:
     """Look, and name every problem."""
-    root = tree.data(asked)
-    names = tree.existing(root, asked.slugs) or None
-    found = tree.code("check").check(
-        root, names, machine=asked.machine, deep=asked.deep
-    )
-    return tree.judged(asked, "check", found)
+    with _no_collector():
+        root = tree.data(asked)
+        names = tree.existing(root, asked.slugs) or None
+        found = tree.code("check").check(
+            root, names, machine=asked.machine, deep=asked.deep
+        )
+        return tree.judged(asked, "check", found)
