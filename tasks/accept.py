@@ -41,9 +41,10 @@ PHASES: Phases = (
     ("hostile", hostile),
     ("kill", kill),
 )
-MARGIN = 1.05
-"""What a manifest's ladder has above a peak: two runs of one model differ so much."""
-RULE = "each peak and 5 %, rounded up to the next 0.01 GiB"
+MARGIN = 1.3
+"""What a manifest's ladder has above one run's peak: by so much six runs of proteinmpnn
+differed at 400 and at 800 residues, as an allocator keeps now more and now less."""
+RULE = "each peak and 30 %, rounded up to the next 0.01 GiB"
 
 OnPhase = Callable[[StepResult], object]
 

@@ -94,7 +94,8 @@ class Stage(Trial):
         worker, self.worker = self.worker, None
         if self.over or worker is None:
             return
-        self.at = "stop"
+        if self.error is None:
+            self.at = "stop"
         with contextlib.ExitStack() as stack, contextlib.suppress(ProviderError):
             seen = stack.enter_context(watched(self.instance))
             worker.stop(_STOP_GRACE_S)

@@ -161,11 +161,18 @@ class Trial:
         What went wrong is in `error`, what was too slow in `timed_out`. Nothing of the
         trial runs afterwards, however this ends.
         """
-        began = time.monotonic()
-        thread = threading.Thread(target=self._work, name="smoke", daemon=True)
+        began, go = time.monotonic(), threading.Event()
+
+        def work() -> None:
+            # a cut inside of start() is seen by nobody below: then it never goes
+            go.wait()
+            self._work()
+
+        thread = threading.Thread(target=work, name="smoke", daemon=True)
         thread.start()
         grace_s, join_s = _CUT_GRACE_S, _CUT_JOIN_S
         try:
+            go.set()
             yield from self._said(began)
             self.tail = self.corner.tail()
             if self.timed_out:

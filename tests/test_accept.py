@@ -264,17 +264,17 @@ def test_a_provider_that_claims_no_determinism_is_held_to_what_is_expected(
 
 
 def test_the_lines_for_the_manifest_are_never_below_what_was_measured() -> None:
-    assert accept.rounded_up(1.0) == 1.05
-    assert accept.rounded_up(0.7812) == 0.83
+    assert accept.rounded_up(1.0) == 1.3
+    assert accept.rounded_up(0.7812) == 1.02
     assert accept.rounded_up(0.001) == 0.01
     row = LadderRow(
         size=50, peak_gb=0.34, pool="host", seconds=1.0, peak_source="VmHWM"
     )
     assert accept.manifest_lines([row]) == [
-        "for provider.toml (each peak and 5 %, rounded up to the next 0.01 GiB):",
+        "for provider.toml (each peak and 30 %, rounded up to the next 0.01 GiB):",
         "[[host.ladder]]",
         "size = 50",
-        "peak_gb = 0.36",
+        "peak_gb = 0.45",
     ]
 
 
@@ -466,10 +466,11 @@ def test_a_signal_in_the_middle_leaves_nothing_behind(
 
 
 def doit(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, "-m", "doit", "-f", str(tree / "dodo.py"), *words],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TU_REMOTE_ROWS": "-"},
+        env={**os.environ, "PYTHONPATH": path, "TU_REMOTE_ROWS": "-"},
         capture_output=True,
         text=True,
         check=False,
