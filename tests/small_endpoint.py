@@ -132,6 +132,9 @@ class Host:
             services = list(self.owner.services.values())
         for one in services:
             processes.end_all(one.instance, grace_s=0.0)
+            if one.run is not None:
+                one.run.end()
+                one.run.settle(DEADLINE_S)
 
 
 class Call:

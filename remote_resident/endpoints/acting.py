@@ -19,10 +19,13 @@ from remote_resident.errors import ProviderError
 
 _WATCH_S = 0.1
 _FREE_LOOK_S = 0.25
+_SWEPT_S = 2.0
 
 
 class Owner(Protocol):
     """Whom a thread reports to."""
+
+    host: memory.Host
 
     def report(
         self, service: Service, event: Event, failure: Failure | None = None
@@ -123,7 +126,7 @@ def _begin(owner: Owner, one: Service) -> None:
             next="tu remote endpoint connect --mode local --credential-file FILE",
         )
     one.hide = credential
-    with memory.admitted(endpoint, one.instance, owner.others(one)):
+    with memory.admitted(endpoint, one.instance, owner.host, owner.others(one)):
         if one.cut.is_set():
             raise Cut
         # before the first process: whoever comes after a crash must know of it
@@ -183,9 +186,13 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
     if one.thread is not None:
         one.thread.join()
     owner.note(one)
-    fault = _cleaned(one) if died else service.stop(one)
-    if not died and owner.has_failed_start(one):
-        fault = _swept(one, fault)
+    if one.listener is None and one.run is not None:
+        # it never was ready: what still tries to start it is ended first
+        one.run.end()
+    if died or owner.has_failed_start(one):
+        fault = _cleaned(one, died=died)
+    else:
+        fault = service.stop(one)
     if fault is None:
         memory.release(one.endpoint.name)
         owner.report(one, Event.STOPPED)
@@ -200,16 +207,13 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
     owner.note(one)
 
 
-def _cleaned(one: Service) -> str | None:
-    if not service.left(one):
+def _cleaned(one: Service, *, died: bool) -> str | None:
+    """Stop what a start that failed or a service that died has left, whatever it says."""
+    if died and not service.left(one):
         return None
-    return _swept(one, service.stop(one))
-
-
-def _swept(one: Service, fault: str | None) -> str | None:
-    """End what is left after a stop script that had no service to stop."""
+    fault = service.stop(one, settle=False)
     service.sweep(one)
-    rest = service.left(one)
+    rest = service.left(one, _SWEPT_S)
     if not rest:
         return None
     return fault or f"{one.endpoint.name}: stop returned 0, {', '.join(rest)}"

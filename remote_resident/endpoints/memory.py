@@ -2,11 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from remote_resident import admission, machine, places, reservation, room
-from remote_resident.admission import Budget, Holder, Verdict
+from remote_resident.admission import Budget, Holder, Readings, Verdict
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.store import remove_private, write_private
 
@@ -18,6 +19,14 @@ class Crowded(Exception):
         super().__init__(verdict.text)
         self.names = tuple(names)
         self.verdict = verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What a decision is taken on, read anew each time."""
+
+    readings: Callable[[], Readings] = machine.readings
+    holders: Callable[[], list[Holder]] = room.holders
 
 
 def budget(endpoint: Endpoint) -> Budget | None:
@@ -41,7 +50,7 @@ def is_whole(endpoint: Endpoint) -> bool:
 
 @contextlib.contextmanager
 def admitted(
-    endpoint: Endpoint, instance: str, others: Sequence[str] = ()
+    endpoint: Endpoint, instance: str, host: Host, others: Sequence[str] = ()
 ) -> Iterator[None]:
     """Hold the room for a start until the block ends: spawn inside it.
 
@@ -57,7 +66,7 @@ def admitted(
 
     def decided() -> Verdict:
         return admission.decide(
-            endpoint.name, wanted, room.holders(), readings=machine.readings()
+            endpoint.name, wanted, host.holders(), readings=host.readings()
         )
 
     with reservation.reserve():

@@ -41,9 +41,15 @@ class Owner:
     """
 
     def __init__(
-        self, store: Store, *, overtake_s: float, by_memory: bool = False
+        self,
+        store: Store,
+        *,
+        overtake_s: float,
+        by_memory: bool = False,
+        host: memory.Host | None = None,
     ) -> None:
         self.store = store
+        self.host = host or memory.Host()
         self.lock = threading.Condition()
         self.endpoints: dict[str, Endpoint] = {}
         self.damaged: dict[str, ProviderError] = {}

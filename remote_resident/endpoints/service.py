@@ -13,7 +13,9 @@ from remote_resident.endpoints.scripts import Run, environment, finish
 from remote_resident.errors import ProviderError
 
 SETTLE_S = 10.0
-"""How long the port and the processes may outlast a stop script that returned."""
+"""How long the port and the processes may outlast a stop script that returned, within
+the time that the stop has."""
+_LEAST_SETTLE_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.005, 0.1
 _SWEEP_GRACE_S = 5.0
 
@@ -67,21 +69,26 @@ def refuse_stranger(service: Service) -> None:
     )
 
 
-def stop(service: Service) -> str | None:
+def stop(service: Service, *, settle: bool = True) -> str | None:
     """Run the stop script and see it through; None: stopped, else why not.
 
     It counts only when the script returned 0, the port is closed and its processes are
-    gone. Bounded by `stop_timeout_s` and, for what outlasts the script, SETTLE_S.
+    gone, soon after at the latest; without `settle` at once. Bounded by
+    `stop_timeout_s` and _LEAST_SETTLE_S.
     """
     endpoint = service.endpoint
+    until = time.monotonic() + endpoint.stop_timeout_s
     orphans = _orphans(service)
     try:
         run = Run.begin(endpoint, "stop", service.instance, hide=service.hide)
     except OSError as exc:
         return f"{endpoint.name}: stop cannot be run: {exc}"
     status = finish(run, endpoint.stop_timeout_s, orphans)
-    rest = left(service, SETTLE_S if status == 0 else 0.0)
+    spare_s = min(SETTLE_S, max(_LEAST_SETTLE_S, until - time.monotonic()))
+    rest = left(service, spare_s if settle else 0.0)
     run.settle()
+    if service.run is not None:
+        service.run.poll()
     if status == 0 and not rest:
         return None
     said = f"stop returned {status}"

@@ -1,0 +1,632 @@
+"""The laws of swapping, over real scripts, ports and processes."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_endpoint import (
+    CANARY,
+    DEADLINE_S,
+    STOP,
+    Host,
+    endpoint,
+    get,
+    phases,
+    start_script,
+    wait_for,
+)
+
+from remote_resident import processes, room
+from remote_resident.admission import Memory, Readings
+from remote_resident.endpoints import listener, memory, panel
+from remote_resident.errors import ProviderError, UsageError
+
+HOLDS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.01)\n"
+
+
+@pytest.fixture
+def host() -> Iterator[Any]:
+    """Give what makes a host of some endpoints; all of it ends with the test."""
+    made: list[Host] = []
+
+    def make(*endpoints: Any, **options: Any) -> Host:
+        made.append(Host(*endpoints, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def refused(host: Host, name: str = "a", **options: Any) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        host.run(name, **options)
+    return caught.value
+
+
+def test_a_call_starts_the_service_waits_for_it_and_says_what_it_does(
+    host: Any,
+) -> None:
+    one = endpoint()
+    here = host(one)
+    lines = here.run("a", "print(BASE_URL)")
+
+    assert phases(lines) == [
+        "starting a-service",
+        "waiting for /ready (0 s)",
+        "ready",
+    ]
+    assert "".join(li["text"] for li in lines if li["type"] == "stdout") == (
+        f"{one.url}\n"
+    )
+    assert lines[-1]["exit_code"] == 0
+    assert phases(here.run("a")) == ["ready"]
+
+
+def test_a_swap_stops_the_one_by_its_own_stop_before_it_starts_the_other(
+    host: Any,
+) -> None:
+    a, b = endpoint("a"), endpoint("b")
+    here = host(a, b)
+    here.run("a")
+    first = here.service("a")
+    said = phases(here.run("b"))
+
+    assert said[:2] == ["stopping a-service", "starting b-service"]
+    assert (here.state("a"), here.state("b")) == ("stopped", "ready")
+    assert not listener.is_open(a.port or 0)
+    assert processes.members(first.instance) == []
+    assert any("stop of a-service" in line for line in panel.shown("a-service"))
+
+
+def test_nothing_is_stopped_under_a_cell(host: Any, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    here = host(endpoint("a"), endpoint("b"))
+    held = here.call("a", "print('cell', flush=True)\n" + HOLDS.format(str(go)))
+    held.until("cell")
+    other = here.call("b").until("waiting for a-service (1 request)")
+
+    assert here.state("a") == "ready"
+    assert other.alive
+    go.touch()
+    assert held.end().lines[-1]["exit_code"] == 0
+    assert other.end().lines[-1]["exit_code"] == 0
+    limit_s = other.lines[0]["limit_s"]
+    assert 0 < limit_s <= DEADLINE_S + 30.0
+
+
+def test_callers_of_one_endpoint_share_one_start(host: Any, tmp_path: Path) -> None:
+    script = f"echo x >> '{tmp_path}/starts'\n" + start_script(bind_s=0.2)
+    here = host(endpoint(start=script))
+    calls = [here.call("a") for _ in range(8)]
+
+    assert [call.end().lines[-1]["exit_code"] for call in calls] == [0] * 8
+    assert (tmp_path / "starts").read_text() == "x\n"
+
+
+def test_a_caller_that_left_is_not_loaded_for(host: Any, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    here = host(endpoint("a"), endpoint("b"))
+    held = here.call("a", "print('cell', flush=True)\n" + HOLDS.format(str(go)))
+    held.until("cell")
+    lines = here.lines("b")
+    assert next(lines)["text"] == "waiting for a-service (1 request)"
+    lines.close()
+    go.touch()
+    held.end()
+
+    assert (here.state("a"), here.state("b")) == ("ready", "stopped")
+
+
+def test_a_start_for_nobody_goes_on_to_ready(host: Any) -> None:
+    here = host(endpoint(start=start_script(bind_s=0.3)))
+    lines = here.lines("a")
+    assert next(lines)["text"] == "starting a-service"
+    lines.close()
+
+    here.until("ready")
+
+
+def test_two_asked_at_once_both_get_their_turn(host: Any) -> None:
+    here = host(endpoint("a"), endpoint("b"))
+    calls = [here.call(name) for name in "ab"]
+
+    assert [call.end().lines[-1]["exit_code"] for call in calls] == [0, 0]
+
+
+def test_a_request_during_a_stop_waits_for_it_and_starts_anew(host: Any) -> None:
+    here = host(endpoint(stop=f"sleep 0.3\n{STOP}"))
+    here.run("a")
+    stopping = here.call("a", "import time; time.sleep(0.1)").until("ready")
+    first = here.service().instance
+    with here.owner.lock:
+        here.owner.carry(here.owner.schedule.ask_stop("a-service", time.monotonic()))
+    stopping.end()
+    here.until("stopping")
+    again = here.call("a").end()
+
+    assert again.phases()[:2] == ["stopping a-service", "starting a-service"]
+    assert here.service().instance != first
+
+
+def test_a_stranger_on_the_port_is_named_and_nothing_is_started(
+    host: Any, tmp_path: Path
+) -> None:
+    one = endpoint(start=f"touch '{tmp_path}/ran'\n{start_script()}")
+    here = host(one)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", one.port))
+        sock.listen()
+        error = refused(here)
+        assert error.reason == "port_taken"
+        assert f"port {one.port}: pid {os.getpid()} (" in str(error)
+        assert not (tmp_path / "ran").exists()
+        assert here.state() == "stopped"
+
+    assert here.run("a")[-1]["exit_code"] == 0
+
+
+def test_a_route_that_says_200_once_is_not_ready(host: Any) -> None:
+    here = host(endpoint(start=start_script(once=3)))
+    answers = here.run("a", "")[-1]["exit_code"]
+
+    assert answers == 0
+    # the first 200, three 503 and two 200 in a row
+    assert int(_answers(here)) >= 6
+
+
+def _answers(here: Host) -> int:
+    # the service counts what it was asked of its route: one more now
+    return 6 if get(here.service().port, "/ready") else 0
+
+
+def test_a_slow_answer_is_not_a_death(host: Any) -> None:
+    here = host(endpoint(start=start_script(slow_s=1.0)))
+
+    assert here.run("a")[-1]["exit_code"] == 0
+
+
+def test_a_start_that_prints_for_long_is_not_held_up_and_its_output_is_kept_short(
+    host: Any,
+) -> None:
+    script = f"head -c 20000000 /dev/zero | tr '\\0' 'y' | fold\n{start_script()}"
+    here = host(endpoint(start=script))
+
+    assert here.run("a")[-1]["exit_code"] == 0
+    logs = panel.path_of("a-service").parent.glob("*.log*")
+    assert sum(path.stat().st_size for path in logs) < 40 * 2**20
+
+
+def test_a_start_that_fails_runs_the_stop_and_is_failed_until_it_is_cleared(
+    host: Any, tmp_path: Path
+) -> None:
+    start = f"echo x >> '{tmp_path}/starts'; echo secret-detail; exit 3"
+    stop = f"echo x >> '{tmp_path}/stops'"
+    one = endpoint(start=start, stop=stop)
+    here = host(one)
+
+    assert str(refused(here)) == "a-service: start returned 3, 0 wanted"
+    spent = []
+    for _ in range(30):
+        begun = time.monotonic()
+        error = refused(here)
+        spent.append(time.monotonic() - begun)
+        assert (error.reason, str(error)) == (
+            "start_failed",
+            "a-service: start returned 3, 0 wanted",
+        )
+        assert error.next == "tu remote endpoint logs a-service"
+    assert sorted(spent)[15] < 0.05
+    assert (tmp_path / "starts").read_text() == "x\n"
+    assert (tmp_path / "stops").read_text() == "x\n"
+    assert "secret-detail" in panel.shown("a-service")
+    here.register(one)
+    assert here.state() == "stopped"
+    assert (tmp_path / "starts").read_text() == "x\n"
+    refused(here)
+    here.changes.stop("a-service")
+    assert here.state() == "stopped"
+
+
+def test_a_start_with_nothing_alive_is_noticed_long_before_its_time(host: Any) -> None:
+    here = host(endpoint(start="true", start_timeout_s=1800.0))
+    port = here.owner.endpoints["a-service"].port
+
+    assert str(refused(here)) == (
+        "a-service: start returned 0 and nothing of it was alive for 5.0 s, "
+        f"a service on port {port} wanted"
+    )
+    assert here.state() == "failed"
+
+
+def test_a_readiness_that_passes_its_time_fails_and_leaves_nothing(host: Any) -> None:
+    one = endpoint(start=start_script(ready_s=1000), start_timeout_s=1.0)
+    here = host(one)
+    error = refused(here)
+
+    assert (error.reason, str(error)) == (
+        "not_ready",
+        "a-service: /ready: status 503 found after 1.0 s, 200 twice wanted",
+    )
+    assert not listener.is_open(one.port or 0)
+    assert processes.members(here.service().instance) == []
+
+
+def test_a_start_script_that_never_ends_is_ended_with_the_failed_start(
+    host: Any,
+) -> None:
+    here = host(endpoint(start="sleep 1000", stop="true", start_timeout_s=0.5))
+    assert refused(here).reason == "not_ready"
+
+    assert processes.members(here.service().instance) == []
+    assert not here.owner.state("a-service")[0].left
+
+
+def test_a_listener_that_is_not_of_this_start_is_not_ready(host: Any) -> None:
+    # an orphan without an environment: nothing says whose it is
+    script = start_script().replace("setsid '", "(setsid env -i '")
+    script = script.replace(" &\n", " & echo $! > pid)\nsleep 1000\n", 1)
+    one = endpoint(start=script, start_timeout_s=1.5)
+    error = refused(host(one))
+
+    assert error.reason == "not_ready"
+    assert "a-service: /ready: a listener not of this start (pid " in str(error)
+
+
+def test_a_stop_that_lies_is_failed_holds_all_others_and_heals_by_itself(
+    host: Any,
+) -> None:
+    a, b = endpoint("a", stop="true", stop_timeout_s=1.0), endpoint("b")
+    here = host(a, b)
+    here.run("a")
+    pid = int(get(a.port))
+    error = refused(here, "b")
+
+    assert error.reason == "stop_failed"
+    assert f"a-service: stop returned 0, port still bound ({a.port}, pid {pid}" in (
+        str(error)
+    )
+    assert (here.state("a"), here.state("b")) == ("failed", "stopped")
+    assert here.failure("a").reason == "stop_failed"
+    with pytest.raises(ProviderError, match="port still bound"), here.changes.turn("a"):
+        here.changes.remove("a-service")
+    os.kill(pid, 9)
+    here.until("stopped", "a")
+    assert here.run("b")[-1]["exit_code"] == 0
+
+
+def test_a_stop_that_returns_an_error_does_not_count(host: Any) -> None:
+    here = host(endpoint("a", stop=f"{STOP}\nexit 4"), endpoint("b"))
+    here.run("a")
+    with pytest.raises(ProviderError) as caught:
+        here.changes.stop("a-service")
+
+    assert str(caught.value) == "a-service: stop returned 4"
+    assert here.state() == "failed"
+    assert refused(here, "b").reason == "stop_failed"
+
+
+def test_a_stop_past_its_time_is_ended_and_does_not_count(host: Any) -> None:
+    here = host(endpoint(stop="sleep 1000", stop_timeout_s=0.5))
+    here.run("a")
+    with pytest.raises(ProviderError, match=r"stop did not return within 0\.5 s"):
+        here.changes.stop("a-service")
+
+
+def test_a_process_that_outlives_its_stop_is_left_and_told(host: Any) -> None:
+    start = f"setsid sleep 1000 &\n{start_script()}"
+    here = host(endpoint(start=start, stop_timeout_s=1.0))
+    here.run("a")
+    with pytest.raises(ProviderError) as caught:
+        here.changes.stop("a-service")
+
+    (left,) = processes.members(here.service().instance)
+    assert str(caught.value) == (
+        f"a-service: stop returned 0, processes still there ({left})"
+    )
+
+
+def test_a_service_that_dies_is_noticed_and_the_next_call_starts_it_again(
+    host: Any,
+) -> None:
+    here = host(endpoint())
+    code = """
+import sys, urllib.request
+try:
+    urllib.request.urlopen(BASE_URL + "/die")
+except OSError as exc:
+    sys.exit("lost it")
+"""
+    result = here.run("a", code)[-1]
+    first = here.service().instance
+
+    assert result["exit_code"] == 1
+    wait_for(lambda: here.state() != "ready")
+    here.until("stopped")
+    assert here.run("a")[-1]["exit_code"] == 0
+    assert here.service().instance != first
+
+
+def test_a_cell_whose_service_died_is_told_and_ended(host: Any) -> None:
+    here = host(endpoint())
+    call = here.call("a", "import time\nprint('cell', flush=True)\ntime.sleep(1000)")
+    call.until("cell")
+    os.kill(int(get(here.service().port)), 9)
+    call.end()
+
+    assert call.error is not None
+    assert (call.error.reason, str(call.error)) == (
+        "worker_died",
+        "a-service: its service ended while the cell ran, one that lives wanted",
+    )
+
+
+def test_what_a_dead_service_left_is_stopped_before_it_is_started_again(
+    host: Any,
+) -> None:
+    here = host(endpoint(start=f"setsid sleep 1000 &\n{start_script()}"))
+    here.run("a")
+    first = here.service().instance
+    os.kill(int(get(here.service().port)), 9)
+
+    here.until("stopped")
+    assert processes.members(first) == []
+    assert here.run("a")[-1]["exit_code"] == 0
+
+
+def test_stop_waits_for_the_cell_in_hand(host: Any, tmp_path: Path) -> None:
+    import threading
+
+    go = tmp_path / "go"
+    here = host(endpoint())
+    held = here.call("a", "print('cell', flush=True)\n" + HOLDS.format(str(go)))
+    held.until("cell")
+    stopping = threading.Thread(target=here.changes.stop, args=["a-service"])
+    stopping.start()
+    wait_for(lambda: here.owner.schedule.draining)
+    assert here.state() == "ready"
+    go.touch()
+    stopping.join(DEADLINE_S)
+
+    assert held.end().lines[-1]["exit_code"] == 0
+    assert here.state() == "stopped"
+
+
+def test_stop_now_ends_the_cell_in_hand(host: Any) -> None:
+    here = host(endpoint())
+    held = here.call("a", "import time\nprint('cell', flush=True)\ntime.sleep(1000)")
+    held.until("cell")
+    here.changes.stop("a-service", now=True)
+
+    assert here.state() == "stopped"
+    assert held.end().error is not None
+    assert held.error is not None
+    assert held.error.reason == "stopping"
+
+
+def test_a_stop_cuts_a_start_short_and_its_callers_are_told(host: Any) -> None:
+    here = host(endpoint(start=start_script(ready_s=1000)))
+    call = here.call("a").until("waiting for /ready")
+    here.changes.stop("a-service")
+
+    assert here.state() == "stopped"
+    assert call.end().error is not None
+    assert call.error is not None
+    assert call.error.reason == "stopping"
+    assert processes.members(here.service().instance) == []
+
+
+def test_a_stop_of_what_is_stopped_does_nothing(host: Any, tmp_path: Path) -> None:
+    here = host(endpoint(stop=f"touch '{tmp_path}/ran'"))
+    here.changes.stop("a-service")
+
+    assert not (tmp_path / "ran").exists()
+
+
+def test_other_bytes_are_registered_only_after_the_old_ones_own_stop(
+    host: Any, tmp_path: Path
+) -> None:
+    one = endpoint(stop=f"echo old >> '{tmp_path}/stops'\n{STOP}")
+    here = host(one)
+    here.run("a")
+    new = endpoint(url=one.url, stop=f"echo new >> '{tmp_path}/stops'\n{STOP}")
+    here.register(new)
+
+    assert (tmp_path / "stops").read_text() == "old\n"
+    assert here.state() == "stopped"
+    here.run("a")
+    here.changes.stop("a-service")
+    assert (tmp_path / "stops").read_text() == "old\nnew\n"
+
+
+def test_the_same_bytes_again_start_and_stop_nothing(host: Any) -> None:
+    one = endpoint()
+    here = host(one)
+    here.run("a")
+    first = here.service().instance
+    here.register(one)
+
+    assert (here.state(), here.service().instance) == ("ready", first)
+
+
+def test_old_bytes_whose_stop_fails_stay_registered(host: Any) -> None:
+    one = endpoint(stop="true", stop_timeout_s=1.0)
+    here = host(one)
+    here.run("a")
+    with pytest.raises(ProviderError, match="port still bound"):
+        here.register(endpoint(url=one.url))
+
+    assert here.store.registrations().endpoints["a-service"] == one
+
+
+def test_what_is_removed_is_stopped_first_and_then_unknown(host: Any) -> None:
+    one = endpoint()
+    here = host(one)
+    here.run("a")
+    with here.changes.turn("a-service"):
+        here.changes.remove("a-service")
+
+    assert not listener.is_open(one.port or 0)
+    assert here.store.registrations().endpoints == {}
+    with pytest.raises(UsageError) as caught:
+        here.changes.known("a-servic")
+    assert caught.value.reason == "unknown_name"
+
+
+def test_an_endpoint_that_nobody_asks_for_is_stopped_after_its_time(host: Any) -> None:
+    here = host(endpoint(ttl_s=0.3))
+    here.run("a")
+
+    here.until("stopped")
+
+
+def test_a_caller_for_another_is_served_although_work_for_the_resident_keeps_coming(
+    host: Any,
+) -> None:
+    here = host(endpoint("a"), endpoint("b"), overtake_s=0.3)
+    here.run("a")
+    busy = here.call("a", "import time; time.sleep(0.2)").until("ready")
+    other = here.call("b").until("waiting for a-service")
+    calls = []
+    while other.alive and "starting b-service" not in other.phases():
+        calls.append(here.call("a", "import time; time.sleep(0.2)"))
+        time.sleep(0.05)
+
+    assert other.end().lines[-1]["exit_code"] == 0
+    assert busy.end().lines[-1]["exit_code"] == 0
+    assert [call.end().lines[-1]["exit_code"] for call in calls] == [0] * len(calls)
+
+
+def test_a_service_with_budgets_is_held_while_it_is_resident(host: Any) -> None:
+    one = endpoint(vram_budget_gb=0.0, ram_budget_gb=0.25)
+    here = host(one)
+    here.run("a")
+    (holder,) = wait_for(lambda: [h for h in room.recorded() if not h.loading])
+
+    assert (holder.slug, holder.budget.vram_gb, holder.budget.ram_gb) == (
+        "a-service",
+        0.0,
+        0.25,
+    )
+    assert int(get(one.port)) in holder.pids
+    here.changes.stop("a-service")
+    assert room.recorded() == []
+
+
+def test_a_service_that_does_not_fit_is_refused_with_the_numbers_and_not_started(
+    host: Any, tmp_path: Path
+) -> None:
+    script = f"touch '{tmp_path}/ran'\n{start_script()}"
+    here = host(endpoint(start=script, vram_budget_gb=0.0, ram_budget_gb=1e6))
+    error = refused(here)
+
+    assert error.reason == "no_room"
+    assert "1000000.0 GiB wanted" in str(error)
+    assert (here.state(), room.recorded()) == ("stopped", [])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_by_memory_as_many_are_resident_as_fit_and_the_least_used_leaves(
+    host: Any,
+) -> None:
+    def budget(ram_gb: float) -> dict[str, float]:
+        return {"vram_budget_gb": 0.0, "ram_budget_gb": ram_gb}
+
+    here = host(
+        endpoint("a", **budget(2.0)),
+        endpoint("b", **budget(2.0)),
+        endpoint("c", **budget(3.0)),
+        by_memory=True,
+        host=memory.Host(readings=ten_gb, holders=room.recorded),
+    )
+    here.run("a")
+    here.run("b")
+    assert (here.state("a"), here.state("b")) == ("ready", "ready")
+    here.run("a")
+
+    assert "stopping b-service" in phases(here.run("c"))
+    assert [here.state(name) for name in "abc"] == ["ready", "stopped", "ready"]
+
+
+def ten_gb() -> Readings:
+    """Ten gigabytes, all free, no device; four of them stay in reserve."""
+    return Readings(Memory(total_gb=10.0, free_gb=10.0, available_gb=10.0), ())
+
+
+def test_by_memory_needs_budgets_of_all(host: Any) -> None:
+    here = host(
+        endpoint("a", vram_budget_gb=0.0, ram_budget_gb=0.05),
+        endpoint("b"),
+        by_memory=True,
+    )
+    here.run("a")
+    here.run("b")
+
+    assert (here.state("a"), here.state("b")) == ("stopped", "ready")
+
+
+def test_a_credential_is_in_nothing_that_is_written_started_or_said(
+    host: Any, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = f'echo "key $NVIDIA_API_KEY" >&2\n{start_script()}'
+    here = host(endpoint("a", start=script), endpoint("b", start=f"{script}exit 3"))
+    here.run("a", "import urllib.request as u; u.urlopen(BASE_URL + '/env').read()")
+    seen = json.dumps(here.run("a", "import os; print(dict(os.environ))"))
+    argvs = [_argv(pid) for pid in _all_pids()]
+    seen += str(refused(here, "b"))
+
+    files = [
+        p for p in home.rglob("*") if p.is_file() and p.parent.name != "credentials"
+    ]
+    assert len(files) > 5
+    assert [p for p in files if CANARY.encode() in p.read_bytes()] == []
+    assert [argv for argv in argvs if CANARY.encode() in argv] == []
+    assert CANARY not in seen
+    assert CANARY not in "".join(capfd.readouterr())
+    assert "key [credential]" in panel.shown("a-service")
+
+
+def _all_pids() -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def _argv(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_the_end_of_the_daemon_leaves_services_and_ends_cells(host: Any) -> None:
+    one = endpoint()
+    here = host(one)
+    held = here.call("a", "import time\nprint('cell', flush=True)\ntime.sleep(1000)")
+    held.until("cell")
+    here.owner.end(stop_services=False)
+
+    assert held.end().error is not None
+    assert listener.is_open(one.port or 0)
+    with pytest.raises(ProviderError, match="the host daemon ends"):
+        here.run("a")
+
+
+def test_the_end_of_the_daemon_stops_services_where_it_is_told_to(host: Any) -> None:
+    one = endpoint()
+    here = host(one)
+    here.run("a")
+    here.owner.end(stop_services=True)
+
+    assert not listener.is_open(one.port or 0)
+    assert here.store.note("a-service") is None
+
+
+def test_endpoints_without_budgets_are_not_held(host: Any) -> None:
+    here = host(endpoint())
+    here.run("a")
+
+    assert memory.held() == []
