@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import re
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,6 +178,8 @@ def growth_mib(rss_bytes: Sequence[int | None]) -> float | None:
         for sooner, later in itertools.pairwise(rss_bytes[WARM_UP - 1 :])
         if sooner is not None and later is not None
     ]
+    import statistics
+
     return statistics.median(steps) / MIB if steps else None
 
 

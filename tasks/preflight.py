@@ -3,14 +3,13 @@
 import os
 import re
 import shutil
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import admission, exec_env, interpreters, machine, places
+from remote_resident import admission, interpreters, machine, places
 from remote_resident.admission import Memory
 from remote_resident.errors import ExecEnvironmentError, Problem, ProviderError
 from tasks import environment
@@ -195,6 +194,8 @@ def _parts(version: str) -> tuple[int, ...]:
 def _programs(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
     path = host.environ.get("PATH")
     if provider.env_kind == "docker":
+        from remote_resident import exec_env
+
         try:
             exec_env.container_program(host.environ, provider.slug)
         except ExecEnvironmentError as exc:
@@ -214,6 +215,8 @@ def _kit_is_missing(provider: "ProviderManifest") -> bool:
     path = provider.kit_file()
     if path is None:
         return False
+    import tomllib
+
     try:
         declared = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
