@@ -1,7 +1,6 @@
 """The smoke step: run the model once for real, look at the answer, write it down."""
 
 import math
-import statistics
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,13 @@ from remote_resident.errors import (
     ProviderError,
     WorkerRequestError,
 )
-from remote_resident.start_command import Admit, Candidate, default_admit
 from tasks import answer, measured
 from tasks.step import Making, Progress, StepResult, failed, refused
 
 if TYPE_CHECKING:
     from remote_resident.digests import Verification
     from remote_resident.manifest import ProviderManifest
+    from remote_resident.start_command import Admit, Candidate
     from tasks.trial import Trial
 
 STEP = "smoke"
@@ -30,7 +29,7 @@ def problems(provider: "ProviderManifest") -> list[Problem]:
     """Say why there is no measured report, or why it is not current; empty: it is."""
     path = measured.report_path(provider)
     try:
-        report = measured.read(path)
+        report = measured.read(path, provider.readings)
     except ProviderError as exc:
         return [_stale(provider, str(exc))]
     if report is None:
@@ -42,6 +41,8 @@ def problems(provider: "ProviderManifest") -> list[Problem]:
 
 def production_admit(candidate: "Candidate") -> object:
     """Ask for room as every start does; a budget that nobody knows is measured alone."""
+    from remote_resident.start_command import default_admit
+
     if not candidate.manifest.gpu_budget_unmeasured:
         return default_admit(candidate)
     from remote_resident import reservation
@@ -60,8 +61,6 @@ def make(
     """
     from remote_resident import digests
 
-    if provider.runtime_mode == "jobs":
-        return refused(STEP, [_no_jobs(provider)])
     yield from _end_left(provider)
     weights = yield from _read_weights(provider)
     if weights.problems:
@@ -97,13 +96,13 @@ def _tried(
     provider: "ProviderManifest", admit: "Admit | None"
 ) -> Generator[str | Progress, None, StepResult | Ran]:
     """Run a trial in its corner; the corner is kept unless all was well."""
-    from tasks.trial import CUTS, Trial, clear_corner, make_corner
+    from tasks.trial import CUTS, clear_corner, make_corner
 
     corner = make_corner(provider)
     keep = True
     try:
         _forget_crashes(provider)
-        trial = Trial(provider=provider, corner=corner, admit=admit)
+        trial = _kind(provider)(provider=provider, corner=corner, admit=admit)
         yield from trial.run()
         if trial.error is not None and not trial.timed_out:
             keep = not isinstance(trial.error, AdmissionRefused)
@@ -117,6 +116,16 @@ def _tried(
         raise
     finally:
         clear_corner(corner, keep=keep)
+
+
+def _kind(provider: "ProviderManifest") -> "type[Trial]":
+    if provider.runtime_mode == "jobs":
+        from tasks.job_smoke import JobTrial
+
+        return JobTrial
+    from tasks.trial import Trial
+
+    return Trial
 
 
 def judge(provider: "ProviderManifest", trial: "Trial") -> StepResult | None:
@@ -139,6 +148,8 @@ def judge(provider: "ProviderManifest", trial: "Trial") -> StepResult | None:
 
 def tables(trial: "Trial") -> dict[str, dict[str, object]]:
     """Give a report's tables of what a trial saw; None: not known."""
+    import statistics
+
     meter, provider, started = trial.meter, trial.provider, trial.started
     answers = [given for _, given in trial.answers]
     fresh = trial.fresh.seconds if trial.fresh else None
@@ -368,17 +379,6 @@ def _with_evidence(result: StepResult, trial: "Trial", *, kept: bool) -> StepRes
     if kept:
         lines.append(f"kept: {trial.corner.directory}")
     return replace(result, lines=[*lines, *nexts])
-
-
-def _no_jobs(provider: "ProviderManifest") -> Problem:
-    return Problem(
-        step=STEP,
-        reason="wrong_mode",
-        text=f"{provider.slug}: runtime.mode = 'jobs' found, 'resident' or "
-        "'subprocess' wanted: a job cannot be smoked yet",
-        path=str(provider.path),
-        name="runtime.mode",
-    )
 
 
 def _stale(provider: "ProviderManifest", text: str) -> Problem:

@@ -22,7 +22,7 @@ def write(tree: Path, slug: str = "tiny", **tables: Any) -> Path:
             "entry": "plugin:Job",
         },
         "gpu": {"policy": "none"},
-        "host": {"ram_budget_gb": 0.01},
+        "host": {"ram_budget_gb": 0.25},
         "env": {"kind": "venv", "python": sys.executable},
         "smoke": {
             "request": {"x": 1},

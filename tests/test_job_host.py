@@ -604,6 +604,31 @@ def test_records_are_for_their_owner_alone(site: Site, home: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
+def test_a_job_on_the_processor_sees_no_device(site: Site) -> None:
+    site.provider(gpu={"policy": "optional", "vram_budget_gb": 1.0})
+    host = site.host()
+
+    job = host.submit("tiny", {"does": "device"}, device="cpu", tree=site.tree)
+    events(host, job)
+
+    assert host.job(job.job_id).results == ("",)
+
+
+def test_a_provider_outside_of_a_tree_takes_jobs_too(site: Site) -> None:
+    site.provider()
+    alone = site.tmp / "alone"
+    (site.tree / "manifests/tiny").rename(alone)
+    (alone / "provider.toml").write_text(
+        (alone / "provider.toml").read_text().replace('"tiny"', '"alone"')
+    )
+    host = site.host()
+
+    job = host.submit(str(alone), {}, tree=site.tree)
+
+    assert events(host, job)[-1]["status"] == "completed"
+    end_all(host.job(job.job_id).instance or "", grace_s=0.0)
+
+
 def refused(holder: Holder) -> Verdict:
     """Give a verdict that a holder's budget is in the way of."""
     budget = Budget(0.0, 60.0, "declared")

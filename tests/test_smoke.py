@@ -630,14 +630,3 @@ def test_what_changes_while_the_smoke_runs_is_not_certified(tmp_path: Path) -> N
         "stale: tiny: changed while the smoke ran: worker "
     )
     assert not measured.report_path(tiny).exists()
-
-
-def test_a_job_is_not_smoked_and_says_so(tmp_path: Path) -> None:
-    runtime = {
-        "mode": "jobs",
-        "mode_reason": "runs for hours",
-        "entry": "worker:Job",
-    }
-    tiny = provider(tmp_path, runtime=runtime, smoke={"repeat": 0})
-    result = smoked(tiny)
-    assert (result.verdict, result.reason) == ("refused", "wrong_mode")

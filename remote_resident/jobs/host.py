@@ -113,6 +113,7 @@ class JobHost:
             slug=manifest.slug,
             tree=str(manifest.tree),
             provider=str(manifest.directory),
+            lock_tree=str(manifest.lock_tree),
             params=dict(params),
             device=device_named(manifest, device),
             created=time.time(),
@@ -241,9 +242,7 @@ class JobHost:
 
     def _resumed(self, job: Job) -> Live | None:
         try:
-            manifest = manifests.load(
-                Path(job.provider) / manifests.FILE, Path(job.tree)
-            )
+            manifest = _provider_of(job)
             refuse_mode(manifest)
         except (OSError, ProviderError) as exc:
             reason = exc.reason if isinstance(exc, ProviderError) else "file_missing"
@@ -438,9 +437,7 @@ class JobHost:
         return run.attach()
 
     def _started(self, live: Live) -> "Held":
-        manifest = manifests.load(
-            Path(live.job.provider) / manifests.FILE, Path(live.job.tree)
-        )
+        manifest = _provider_of(live.job)
         with self._lock:
             others = [
                 lane
@@ -614,6 +611,11 @@ def refuse_mode(manifest: "ProviderManifest") -> None:
             reason="bad_request",
             next=f"tu remote call {manifest.slug}",
         )
+
+
+def _provider_of(job: Job) -> "ProviderManifest":
+    """Read a job's manifest as it is now."""
+    return manifests.load(Path(job.provider) / manifests.FILE, Path(job.lock_tree))
 
 
 def _in_thread(function: Callable[..., object], *args: Any) -> threading.Thread:

@@ -22,6 +22,8 @@ class Job:
     tree: str
     provider: str
     """The directory of the provider."""
+    lock_tree: str
+    """The tree whose locks and kits it names."""
     params: Mapping[str, Any]
     device: str = AUTO
     """auto, cpu, or a device's UUID."""

@@ -128,16 +128,19 @@ def starter_of(
     socket_path: Path | None = None,
     log_path: Path | None = None,
     state_root: Path | None = None,
+    owned: bool = False,
 ) -> JobStarter:
-    """Make the starter of a provider's one job worker, or of one in other places."""
+    """Make the starter of a provider's one job worker, or of one in other places.
+
+    `owned`: it ends with this process; a host that is killed leaves its jobs running.
+    """
     slug, tree = manifest.slug, manifest.tree
     name = f"{slug}-{places.tree_id(tree)}"
     return JobStarter(
         manifest=manifest,
         socket_path=socket_path or socket_of(manifest),
         log=spawn.Log(log_path or places.log_path(slug, tree)),
-        # a daemon that is killed leaves its jobs running
-        owned=False,
+        owned=owned,
         admit=admit,
         state_root=state_root or places.state_dir() / "jobs" / name,
     )

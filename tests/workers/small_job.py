@@ -24,6 +24,13 @@ class Job:
         ctx.log("a line")
         ctx.result(f"file:///{ctx.params.get('x', 0)}")
 
+    def device(self, ctx):
+        ctx.result(os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def writes(self, ctx):
+        Path(ctx.state_dir, "out.txt").write_text("CA 1.0")
+        self.results(ctx)
+
     def raises(self, ctx):
         raise ValueError("of the job")
 
