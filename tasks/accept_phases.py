@@ -1,6 +1,6 @@
 """The phases of acceptance but the last, in the order in which they are gone through."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +135,17 @@ def ladder(stage: Stage) -> str:
         for row in rows:
             _within(stage, row)
         stage.said.put(", ".join(map(_shown, rows)) or f"size {size}: no peak known")
-    shown = [_shown(row) for row in stage.known.ladder]
-    return "; ".join([*shown, over] if over else shown)
+    return "; ".join(filter(None, [*_spans(stage.known.ladder), over]))
+
+
+def _spans(rows: Sequence[LadderRow]) -> Iterator[str]:
+    for pool in dict.fromkeys(row.pool for row in rows):
+        of_pool = [row for row in rows if row.pool == pool]
+        first, last = of_pool[0], of_pool[-1]
+        yield (
+            f"sizes {first.size} to {last.size}: {pool} {first.peak_gb:.3f} to "
+            f"{last.peak_gb:.3f} GiB, {first.seconds:.3f} to {last.seconds:.3f} s"
+        )
 
 
 def _no_room(stage: Stage, size: int) -> str:
