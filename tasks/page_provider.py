@@ -194,13 +194,16 @@ def _details(summary: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -
         f"{''.join(f'<td>{text(cell)}</td>' for cell in cells)}</tr>"
         for first, *cells in rows
     )
-    many = ' class="many"' if len(head) > 2 else ""
-    return (
-        f"<details><summary>{text(summary)}</summary>"
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(summary)}">'
-        f"<table{many}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-        "</details>"
-    )
+    rows_of_it = f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    name = text(summary)
+    table = f"<table>{rows_of_it}"
+    if len(head) > 2:
+        # no landmark: a page has as many as it has charts
+        table = (
+            f'<div class="scroll" tabindex="0" role="group" aria-label="{name}">'
+            f'<table class="many">{rows_of_it}</div>'
+        )
+    return f"<details><summary>{name}</summary>{table}</details>"
 
 
 # -- what else was measured
@@ -288,7 +291,7 @@ def _beside(entries: Sequence[Entry]) -> str:
         for name, of in _COMPARED
     )
     return (
-        '<div class="scroll beside" tabindex="0" role="region" '
+        '<div class="scroll beside" tabindex="0" role="group" '
         f'aria-label="{text(entries[0].slug)}, by machine"><table class="wide"><thead>'
         f"<tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table></div>\n"
     )
