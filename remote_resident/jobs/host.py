@@ -511,7 +511,8 @@ class JobHost:
             lane.end()
         elif outcome.state != "completed":
             said = asking.health(lane.socket, HEALTH_S)
-            if said is None or said.get("ok") is not True:
+            # no answer is no verdict: a failed job never costs the model
+            if said is not None and said.get("ok") is not True:
                 lane.end()
 
     # --- the watching thread
