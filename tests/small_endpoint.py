@@ -1,7 +1,10 @@
 """Small endpoints of real scripts, ports and processes, for the tests of the daemon."""
 
+import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -12,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from remote_resident import processes
+from remote_resident.daemon.client import DaemonClient
+from remote_resident.daemon.server import Places
 from remote_resident.endpoints import credentials, dispatch
 from remote_resident.endpoints.cell import Line, Work
 from remote_resident.endpoints.changes import Changes
@@ -23,6 +28,7 @@ from remote_resident.errors import ProviderError
 
 DEADLINE_S = 60.0
 CANARY = "nvapi-canary-7f3a91c2"
+_DAEMON = (sys.executable, "-m", "remote_resident.daemon")
 PROGRAM = Path(__file__).parent / "services/small.py"
 STOP = """#!/bin/sh
 kill "$(cat "$SERVICE_DIR/pid")"
@@ -70,13 +76,7 @@ class Host:
     """An owner of endpoints in this process, as the daemon has it."""
 
     def __init__(self, *endpoints: Endpoint, **options: Any) -> None:
-        credentials.save("NVIDIA_API_KEY", CANARY)
-        self.store = Store()
-        settings = Settings(mode="local", credential_name="NVIDIA_API_KEY")
-        self.store.connect(settings)
-        for one in endpoints:
-            self.store.approve(one.name, one.digest)
-            self.store.register(one)
+        self.store = registered(*endpoints)
         self.owner = Owner(self.store, **{"overtake_s": 30.0, **options})
         self.changes = Changes(self.owner)
         self.owner.begin()
@@ -205,3 +205,67 @@ def get(port: int | None, path: str = "/") -> str:
 def phases(lines: list[Line]) -> list[str]:
     """Give the phases among lines."""
     return [line["text"] for line in lines if line["type"] == "phase"]
+
+
+class Daemon:
+    """A host daemon in a process of its own, and its client."""
+
+    def __init__(self, *words: str) -> None:
+        read_fd, write_fd = os.pipe()
+        self.process = subprocess.Popen(
+            [*_DAEMON, "--ready-fd", f"{write_fd}", *words],
+            pass_fds=[write_fd],
+            cwd="/",
+            start_new_session=True,
+        )
+        os.close(write_fd)
+        with os.fdopen(read_fd, "rb") as said:
+            answer = json.loads(said.readline() or b"{}")
+        assert answer.get("ready"), answer
+        self.client = DaemonClient(Places.of_host().socket)
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End it by a signal; what it started runs on."""
+        self.process.send_signal(number)
+        self.process.wait(DEADLINE_S)
+
+    def run(self, name: str, code: str = "", **options: Any) -> list[Line]:
+        """Run a cell and give its lines."""
+        return list(self.lines(name, code, **options))
+
+    def lines(self, name: str, code: str = "", **options: Any) -> Iterator[Line]:
+        """Run a cell and yield its lines."""
+        body = {"endpoint": f"{name}-service", "cwd": "/", **options}
+        body |= {"code": code} if code else {"argv": ["true"]}
+        yield from self.client.stream("POST", "/v1/dispatch", body)
+
+    def call(self, name: str, code: str = "", **options: Any) -> Call:
+        """Run a cell on a thread."""
+        return Call(lambda: self.lines(name, code, **options))
+
+    def row(self, name: str = "a") -> dict[str, Any]:
+        """Give an endpoint's row."""
+        return self.client.call("GET", f"/v1/endpoints/{name}-service")
+
+    def until(self, state: str, name: str = "a") -> None:
+        """Wait until an endpoint is in a state."""
+        wait_for(lambda: self.row(name)["state"] == state, f"{name} {state}")
+
+
+def registered(*endpoints: Endpoint) -> Store:
+    """Register endpoints for a daemon that does not run yet."""
+    credentials.save("NVIDIA_API_KEY", CANARY)
+    store = Store()
+    store.connect(Settings(mode="local", credential_name="NVIDIA_API_KEY"))
+    for one in endpoints:
+        store.approve(one.name, one.digest)
+        store.register(one)
+    return store
+
+
+def end_noted(store: Store) -> None:
+    """End every service that a daemon noted."""
+    for path in (store.root / "notes").glob("*.json"):
+        note = store.note(path.stem) or {}
+        if instance := note.get("instance"):
+            processes.end_all(instance, grace_s=0.0)

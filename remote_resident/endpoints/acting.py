@@ -189,8 +189,10 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
     if one.listener is None and one.run is not None:
         # it never was ready: what still tries to start it is ended first
         one.run.end()
-    if died or owner.has_failed_start(one):
-        fault = _cleaned(one, died=died)
+    if not listener.is_open(one.port) and _is_gone(owner, one):
+        fault = None
+    elif died or owner.has_failed_start(one):
+        fault = _cleaned(one)
     else:
         fault = service.stop(one)
     if fault is None:
@@ -207,10 +209,13 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
     owner.note(one)
 
 
-def _cleaned(one: Service, *, died: bool) -> str | None:
+def _is_gone(owner: Owner, one: Service) -> bool:
+    """Say whether there is nothing to stop; a start that failed is stopped all the same."""
+    return not owner.has_failed_start(one) and not service.left(one)
+
+
+def _cleaned(one: Service) -> str | None:
     """Stop what a start that failed or a service that died has left, whatever it says."""
-    if died and not service.left(one):
-        return None
     fault = service.stop(one, settle=False)
     service.sweep(one)
     rest = service.left(one, _SWEPT_S)

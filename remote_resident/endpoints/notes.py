@@ -49,8 +49,8 @@ def adopted(store: Store, endpoint: Endpoint) -> tuple[Phase, Service | None]:
 
     READY: the noted listener is still there and is that start's; one without a listener
     has died meanwhile. STARTING: the start goes on. STOPPING: it is to be stopped, by
-    the bytes that started it. What is noted of other bytes than the registered ones is
-    never ready.
+    the bytes that started it; without a listener a stop of it has begun before. What is
+    noted of other bytes than the registered ones is never ready.
     """
     try:
         note = store.note(endpoint.name)
@@ -78,8 +78,11 @@ def _now(
         return _failed(text), None
     if phase.state is State.FAILED:
         return phase, service
-    if phase.state is State.STOPPING or service.endpoint.digest != endpoint.digest:
-        return Phase(state=State.STOPPING, failure=phase.failure), service
+    if phase.state is State.STOPPING:
+        service.listener = None
+        return phase, service
+    if service.endpoint.digest != endpoint.digest:
+        return Phase(state=State.STOPPING), service
     noted, service.listener = service.listener, None
     if phase.state is State.STARTING:
         is_alive = alive(endpoint, service.instance, service.env())

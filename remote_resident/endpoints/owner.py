@@ -98,7 +98,8 @@ class Owner:
             else:
                 self.carry(self.schedule.happened(name, Event.DIED, now))
         elif phase.state is State.STOPPING:
-            self._set_off(Order(verb=Verb.STOP, name=name))
+            begun = service.listener is None
+            self._set_off(Order(verb=Verb.CLEAN if begun else Verb.STOP, name=name))
         elif phase.left:
             self._watch_free(service)
 
