@@ -1,5 +1,6 @@
 """`tu remote endpoint run`: run a command on an endpoint."""
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ def arguments(parser: Any) -> None:
     )
     parser.add_argument(
         "words",
-        nargs="+",
+        # to the end, dashes too; "+" would lose a second -- that is the command's own
+        nargs=argparse.PARSER,
         metavar="-- CMD",
         help="the command; BASE_URL is in its environment",
     )
@@ -28,7 +30,8 @@ def run(asked: Asked) -> Answer:
     """Show what the daemon does, then what the command prints; end as it ends."""
     from remote_resident.endpoints import client
 
-    lines = client.dispatch(asked.name, argv=asked.words, timeout_s=asked.timeout)
+    words = asked.words[1:] if asked.words[0] == "--" else asked.words
+    lines = client.dispatch(asked.name, argv=words, timeout_s=asked.timeout)
     with closing(lines):
         for line in lines:
             if line["type"] == "result":
