@@ -359,3 +359,23 @@ def test_the_document_of_a_workers_routes_is_printed(site: Site) -> None:
 
     assert told.returncode == 0
     assert "/jobs/{job_id}/run" in json.loads(told.stdout)["paths"]
+
+
+def test_a_value_that_the_daemon_was_not_started_with_is_refused(site: Site) -> None:
+    small_jobs.write(site.tree, env={"python": "$TINY_PYTHON"})
+    here = {**os.environ, "TINY_PYTHON": sys.executable}
+    site.tu("job", "list")
+
+    told = site.tu("job", "run", "tiny", "--json", env=here)
+    pid = connect(start=False).call("GET", "/v1/health")["pid"]
+    document = json.loads(told.stdout)
+    kill_daemon()
+    again = site.tu("job", "run", "tiny", env=here)
+
+    assert (told.returncode, document["reason"]) == (3, "environment_names")
+    assert document["error"] == (
+        f"tiny: TINY_PYTHON: another value found than the host daemon (pid {pid}) "
+        "was started with, the same wanted"
+    )
+    assert document["next"] == f"kill {pid}"
+    assert again.returncode == 0

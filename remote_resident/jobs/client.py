@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from remote_resident.daemon.client import DaemonClient, connect
+from remote_resident.jobs import environment
 from remote_resident.jobs.job import AUTO, Event
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class JobClient:
             "params": dict(params),
             "job_id": job_id,
             "device": device,
+            "environ": environment.named(manifest),
         }
         return self.daemon.call("POST", "/v1/jobs", body)
 

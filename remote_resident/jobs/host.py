@@ -24,7 +24,7 @@ from remote_resident import manifest as manifests
 from remote_resident import places, start_command
 from remote_resident.daemon.door import tell
 from remote_resident.errors import AdmissionRefused, ProviderError, UsageError
-from remote_resident.jobs import asking, running, starting
+from remote_resident.jobs import asking, environment, running, starting
 from remote_resident.jobs.devices import device_named
 from remote_resident.jobs.feed import Feed
 from remote_resident.jobs.job import (
@@ -96,14 +96,18 @@ class JobHost:
         device: str = AUTO,
         *,
         tree: Path | None = None,
+        environ: Mapping[str, object] | None = None,
     ) -> Job:
         """Take a job of a provider, to be run when its turn comes.
 
-        `job_id` None makes one. Raises UsageError for a provider, id or device that is
-        none, ProviderError (`job_exists`) where a live job has this id, ManifestError.
+        `job_id` None makes one; `environ` is what `environment.named` gives the caller.
+        Raises UsageError for a provider, id or device that is none, or that is elsewhere
+        for the caller, ProviderError (`job_exists`) where a live job has this id,
+        ManifestError.
         """
         manifest = manifests.find(tree or places.find_tree(), slug)
         refuse_mode(manifest)
+        environment.refuse_other(manifest, environ or {})
         job_id = os.urandom(6).hex() if job_id is None else job_id
         fault = refused_id(job_id)
         if fault is not None:

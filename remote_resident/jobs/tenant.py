@@ -67,6 +67,7 @@ class Jobs:
             _field(request, "job_id", str, None),
             _field(request, "device", str, AUTO),
             tree=Path(tree),
+            environ=_field(request, "environ", dict, {}),
         )
         return Reply(201, self._shown(job))
 
