@@ -210,7 +210,9 @@ def test_whatever_a_value_is_its_text_is_strict_json(value: object) -> None:
 def test_what_json_cannot_hold_is_replaced_where_it_stands_and_told(
     value: object, text: str, replaced: list[str]
 ) -> None:
-    assert text_of(value, "v") == (text, replaced)
+    found, told = text_of(value, "v")
+
+    assert (found, [*told]) == (text, replaced)
 
 
 def test_an_exception_is_told_as_type_and_text() -> None:

@@ -445,6 +445,16 @@ def test_sigterm_waits_no_longer_than_the_grace(start: Start) -> None:
     assert worker.wait() == 0
 
 
+def test_a_reader_that_does_not_read_delays_the_end_and_no_more(start: Start) -> None:
+    worker = start()
+    with worker.run("unread", "chatters", lines=50_000, width=200):
+        until(lambda: worker.get("/busy") == {"active_jobs": 0}, "the job's end")
+        worker.process.terminate()
+
+        assert worker.wait() == 0
+    assert "Traceback" not in worker.log
+
+
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
 )

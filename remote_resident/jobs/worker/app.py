@@ -131,7 +131,9 @@ def _about(parts: Parts) -> list[Any]:
     @post("/reclaim", status_code=200, operation_id="reclaim", responses=_ALWAYS)
     async def reclaim() -> Reclaimed:
         """Give cached GPU memory back."""
-        released = await _in_thread(releases, gpu.release_caches)
+        released = await _in_thread(
+            releases, gpu.release_caches, parts.runner.count() == 0
+        )
         return Reclaimed(released, parts.plugin_id)
 
     @get("/ui", media_type=MediaType.HTML, operation_id="ui", responses=_MAYBE)

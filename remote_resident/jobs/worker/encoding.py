@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii
+from math import isfinite
 
 quoted = encode_basestring_ascii
 # a value that is not JSON raises here and takes the slow way below
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
+NOTHING: Sequence[str] = ()
 DEEPEST = 100
 """Nesting beyond which a value is told by its repr: readers have limits too."""
 LONGEST_BITS = 10_000
 """Length of an integer that Python still turns into decimal digits."""
 
 
-def text_of(value: object, where: str) -> tuple[str, list[str]]:
+def text_of(value: object, where: str) -> tuple[str, Sequence[str]]:
     """Encode a value, and tell what in it was replaced, `where` being its name."""
+    # the plain ones by hand: most events hold nothing else
     kind = type(value)
     if kind is str:
-        return quoted(value), []  # type: ignore[arg-type]  # a str by its type
-    if kind is float and math.isfinite(value):  # type: ignore[arg-type]  # a float
-        return repr(value), []
+        return quoted(value), NOTHING  # type: ignore[arg-type]  # a str by its type
+    if kind is float and isfinite(value):  # type: ignore[arg-type]  # a float
+        return repr(value), NOTHING
+    if kind is int and -(1 << 53) < value < 1 << 53:  # type: ignore[operator]  # an int
+        return repr(value), NOTHING
+    if value is None:
+        return "null", NOTHING
     try:
-        return _encode(value), []
+        return _encode(value), NOTHING
     # a plugin's own mapping may raise anything; the stream never breaks for one value
     except Exception:
         return _text_of_rest(value, where)
 
 
-def _text_of_rest(value: object, where: str) -> tuple[str, list[str]]:
+def _text_of_rest(value: object, where: str) -> tuple[str, Sequence[str]]:
     copy = _Copy()
     try:
         return _encode(copy.of(value, where)), copy.replaced
@@ -50,7 +57,7 @@ class _Copy:
     def of(self, value: object, where: str) -> object:
         if value is None or isinstance(value, (str, bool)):
             return value
-        if isinstance(value, float) and math.isfinite(value):
+        if isinstance(value, float) and isfinite(value):
             return float(value)
         if isinstance(value, float):
             return self._instead(where, repr(value), "null", None)

@@ -8,12 +8,13 @@ import sys
 from .beside import memory
 
 
-def release_caches() -> bool:
+def release_caches(alone: bool) -> bool:
     """Give back what torch keeps without need; False where nothing could be.
 
-    Never raises.
+    `alone`: nothing else computes, so that its workspaces may go too. Never raises.
     """
-    memory.release_cublas_workspaces()
+    if alone:
+        memory.release_cublas_workspaces()
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None:
         return False

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import entry, gpu, tags
+from . import entry, tags
 from .context import Context, JobFailed
 from .encoding import error_text, quoted
 from .events import Events
@@ -36,19 +36,24 @@ class Job:
         self._aliases = len(request.aliases)
 
     def start(
-        self, plugin: Any, fault: Callable[[], str | None], end: Callable[..., object]
+        self,
+        plugin: Any,
+        fault: Callable[[], str | None],
+        release: Callable[[], object],
+        end: Callable[..., object],
     ) -> None:
         """Run in a thread of its own; where there is none to be had, end as failed.
 
-        `fault` says why nothing can be run, once `may_run` is set. `end(job, name,
-        fields)` is called with the terminal event.
+        `fault` says why nothing can be run, once `may_run` is set. `release` gives
+        back what the job leaves on the device, before `end(job, name, fields)` is
+        called with the terminal event.
         """
         if self._aliases:
             self.log(f"Applied {self._aliases} alias override(s)")
         context = contextvars.copy_context()
         thread = threading.Thread(
             target=context.run,
-            args=(self._run, plugin, fault, end),
+            args=(self._run, plugin, fault, release, end),
             name=f"job-{self.id}",
             daemon=True,
         )
@@ -76,14 +81,18 @@ class Job:
         self._ctx = None
 
     def _run(
-        self, plugin: Any, fault: Callable[[], str | None], end: Callable[..., object]
+        self,
+        plugin: Any,
+        fault: Callable[[], str | None],
+        release: Callable[[], object],
+        end: Callable[..., object],
     ) -> None:
         tags.JOB.set(self.id)
         outcome = "error", '"message":"internal: the job ended without an outcome"'
         try:
             self.may_run.wait()
             outcome = self._outcome(plugin, fault)
-            gpu.release_caches()
+            release()
             tags.flush(self.id)
         finally:
             # whatever was raised meanwhile: a terminal event always comes

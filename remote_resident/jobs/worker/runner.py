@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from . import gpu
 from .events import Events, Share
 from .job import IGNORED, Job
 from .request import Request
@@ -65,7 +66,7 @@ class Runner:
 
     def start(self, job: Job) -> None:
         """Run a job that was taken."""
-        job.start(self._plugin, lambda: self._fault, self.end)
+        job.start(self._plugin, lambda: self._fault, self._release, self.end)
 
     def runtime_is_up(self, fault: str | None) -> None:
         """Let the jobs run that wait for the runtime, or fail where it did not come."""
@@ -137,6 +138,10 @@ class Runner:
         for job in jobs:
             job.events.end("error", f'"message":"{IGNORED.format(grace_s)}"')
         return True
+
+    def _release(self) -> None:
+        """Give back what a job that ends leaves on the device; it is still counted."""
+        gpu.release_caches(alone=self.count() == 1)
 
     def refuse_more(self) -> None:
         """Take no job any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from typing import Any
 
@@ -28,6 +29,11 @@ def server_of(app: Any) -> uvicorn.Server:
         timeout_graceful_shutdown=DRAIN_S,
     )
     return uvicorn.Server(config)
+
+
+def quieten() -> None:
+    """Leave unsaid that streams are cut off whose readers do not read at the end."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 
 async def serve(server: uvicorn.Server, listener: socket.socket) -> None:

@@ -23,7 +23,7 @@ from .binding import Binding
 from .departure import Departure
 from .runner import Runner
 from .runtime import Runtime
-from .server import descriptors, serve, server_of
+from .server import descriptors, quieten, serve, server_of
 
 INSTANCE = "TU_RESIDENT_INSTANCE"
 BROKEN = 70
@@ -151,6 +151,7 @@ class Worker:
         """Let nobody in any more; streams have a moment for their terminal event."""
         self._status = status
         self._remove_path()
+        quieten()
         self._server.should_exit = True
 
     def _tell_ready(self) -> None:
