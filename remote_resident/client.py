@@ -1,6 +1,8 @@
 """The asking half of a worker's socket: one line out, events and one reply back."""
 
 import contextlib
+import errno
+import math
 import os
 import select
 import socket
@@ -18,6 +20,8 @@ from remote_resident.worker_side import protocol
 Message = dict[str, Any]
 OnEvent = Callable[[Message], None]
 
+_LONGEST_S = 65536.0
+
 
 class ProtocolError(ProviderError, protocol.ProtocolError):
     """What came from a worker, or was to be sent, is not the protocol.
@@ -31,12 +35,15 @@ class ProtocolError(ProviderError, protocol.ProtocolError):
 
 
 class Gone(Exception):
-    """Nobody answers: the socket refuses, or the connection ended; `partial` bytes of
-    a message had arrived."""
+    """Nobody answers: the socket refuses, or the connection ended.
 
-    def __init__(self, text: str, partial: int = 0) -> None:
+    `read`: who ended it had read all that was sent. The kernel tells the two apart: what
+    is closed with something unread in it resets the connection.
+    """
+
+    def __init__(self, text: str, *, read: bool = False) -> None:
         super().__init__(text)
-        self.partial = partial
+        self.read = read
 
 
 class Silent(Exception):
@@ -53,24 +60,43 @@ class Stuck(Exception):
 
 @dataclass(slots=True)
 class Channel:
-    """One connection, which carries one request at a time."""
+    """One connection, which carries one request at a time.
+
+    A time limit is the kernel's: set rarely, in place of a poll before each call.
+    """
 
     path: Path
     sock: socket.socket
     peer: int | None
     """The worker's pid as the kernel knows it; None: not visible from here."""
-    buf: bytearray = field(default_factory=bytearray)
+    lines: protocol.Lines = field(default_factory=protocol.Lines)
+    _limit_s: float = 0.0
+    """After how long the kernel gives a call back; 0: not yet told."""
+    _poll: "select.poll" = field(default_factory=select.poll)
+
+    def __post_init__(self) -> None:
+        """Wait in the kernel."""
+        self._poll.register(self.sock, select.POLLIN)
+        self.sock.setblocking(True)
 
     def send(self, payload: Mapping[str, Any], timeout_s: float) -> None:
         """Send one request.
 
         Raises Gone, TimeoutError where it is not taken, ProtocolError before any byte.
         """
-        self.sock.settimeout(max(0.001, timeout_s))
         try:
-            protocol.send_line(self.sock, dict(payload))
+            line = protocol.encode_line(dict(payload))
         except protocol.ProtocolError as exc:
             raise ProtocolError(exc) from None
+        until = time.monotonic() + timeout_s
+        rest = memoryview(line)
+        try:
+            while rest:
+                self._wait_at_most(until - time.monotonic())
+                with contextlib.suppress(BlockingIOError):
+                    rest = rest[self.sock.send(rest) :]
+                if rest and time.monotonic() >= until:
+                    raise TimeoutError
         except TimeoutError:
             raise
         except OSError as exc:
@@ -82,30 +108,71 @@ class Channel:
         Raises Gone, ProtocolError, and TimeoutError where a line stops half way: the
         connection is of no use then.
         """
-        # what arrived behind the last line does not make the socket readable
-        if not self.buf and not self._readable(timeout_s):
-            return None
-        self.sock.settimeout(max(0.001, timeout_s))
         try:
-            message: Message | None = protocol.recv_line(self.sock, self.buf)
+            line = self.lines.take() or self._next_line(timeout_s)
+            message: Message | None = None
+            if line is not None:
+                message = protocol.decode_line(line)
         except protocol.ProtocolError as exc:
             raise ProtocolError(exc) from None
-        except TimeoutError:
-            raise
-        except OSError as exc:
-            raise Gone(f"{self.path}: {exc.strerror}", len(self.buf)) from exc
-        if message is None:
-            raise Gone(f"{self.path}: closed by the worker")
         return message
 
-    def _readable(self, timeout_s: float) -> bool:
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
-        return bool(poll.poll(max(0.0, timeout_s) * 1000))
+    def _next_line(self, timeout_s: float) -> bytes | None:
+        until = time.monotonic() + timeout_s
+        line: bytes | None = None
+        while line is None:
+            chunk = self._received(until)
+            if chunk is None and self.lines.size:
+                raise TimeoutError
+            if chunk is None:
+                return None
+            if not chunk:
+                self._refuse_half()
+                raise Gone(f"{self.path}: closed by the worker", read=True)
+            line = self.lines.feed(chunk) or self.lines.take()
+        return line
+
+    def _received(self, until: float) -> bytes | None:
+        """Receive what has come; None: nothing until then, empty: the end."""
+        while True:
+            left = until - time.monotonic()
+            if left <= 0 and not self._readable():
+                return None
+            self._wait_at_most(left)
+            try:
+                return self.sock.recv(protocol.CHUNK_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as exc:
+                self._refuse_half()
+                read = exc.errno != errno.ECONNRESET
+                raise Gone(f"{self.path}: {exc.strerror}", read=read) from exc
+
+    def _refuse_half(self) -> None:
+        size = self.lines.size
+        if size:
+            text = f"message: its end after {size} bytes found, a newline wanted"
+            raise protocol.ProtocolError(text, received=size)
+
+    def _wait_at_most(self, timeout_s: float) -> None:
+        # a round number, so that a time that counts down is not told each time; who
+        # comes back early looks at the clock
+        wanted = 2.0 ** math.floor(math.log2(max(timeout_s, 0.001)))
+        if timeout_s < 1:
+            wanted = max(timeout_s, 0.001)
+        wanted = min(wanted, _LONGEST_S)
+        if wanted != self._limit_s:
+            self._limit_s = wanted
+            span = struct.pack("@ll", int(wanted), int(wanted % 1 * 1e6))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+
+    def _readable(self) -> bool:
+        return bool(self._poll.poll(0))
 
     def at_rest(self) -> bool:
         """Say whether the connection is open with nothing in it, as between requests."""
-        return not self.buf and self.sock.fileno() >= 0 and not self._readable(0)
+        return not self.lines.size and self.sock.fileno() >= 0 and not self._readable()
 
     def close(self) -> None:
         """Close the connection; a queued request leaves the queue by that."""
@@ -190,6 +257,8 @@ class Asked:
     """Monotonic time at which the caller stops waiting."""
     patience_s: float
     """How long the worker may show no progress."""
+    sent: bool = False
+    """Whether all of it is on its way."""
     position: int | None = None
     started: float | None = None
     """Monotonic time at which its prediction began; None: not begun."""
@@ -211,6 +280,14 @@ class Asked:
     def over(self) -> Exception:
         """Say whose time is over: TimeoutError for the caller's, Stuck for the worker's."""
         return Stuck() if self.left() > 0 else TimeoutError()
+
+    def note_read(self) -> None:
+        """Take in that the worker read the request before it was lost.
+
+        What it does not queue it begins at once, and it may tell that with the reply.
+        """
+        if self.sent and self.position is None:
+            self.started = self.started or time.monotonic()
 
     def note(self, event: Message) -> None:
         """Take in an event."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from remote_resident.admission import Verdict
     from remote_resident.manifest import ProviderManifest
 
+_NOT_PLAIN = frozenset({"deadline", "output_dir"})
+"""What can be wrong in a request whose operation is known."""
 WORKER_BASE = exec_env.WORKER_SIDE / "worker_base.py"
 
 
@@ -113,7 +115,12 @@ def refuse_bad_request(
     that a container writes to without anybody outside seeing it; `writable` is what the
     container sees on top of what is declared.
     """
-    asked = {"op": "predict", **payload}
+    op = payload.get("op", "predict")
+    if (op == "predict" or op in manifest.operations) and _NOT_PLAIN.isdisjoint(
+        payload
+    ):
+        return
+    asked = {"op": op, **payload}
     fault = None
     if asked["op"] not in protocol.RESERVED:
         known = dict.fromkeys(("predict", *manifest.operations))

@@ -113,6 +113,7 @@ class ResidentWorker:
             owned=owned,
             admit=admit,
         )
+        self._seen = (self.socket_path.parent,)
         self._inputs: tuple[tuple[object, ...], str] | None = None
         self._renew()
         _ALL.add(self)
@@ -230,9 +231,7 @@ class ResidentWorker:
         `worker_died`, or `bad_request` before anything starts; what `ensure_started`
         raises.
         """
-        start_command.refuse_bad_request(
-            self.manifest, payload, [self.socket_path.parent]
-        )
+        start_command.refuse_bad_request(self.manifest, payload, self._seen)
         asking = _Asking.of(payload, deadline_s, on_event)
         try:
             return self._ask_once(asking)
@@ -307,8 +306,12 @@ class ResidentWorker:
         except client.Stuck:
             raise self._stuck(held, asked) from None
         except client.Gone as exc:
+            if exc.read:
+                asked.note_read()
             raise self._lost(held, asked, str(exc)) from None
         except client.ProtocolError as exc:
+            # whatever it is, it came after the request was taken
+            asked.started = asked.started or time.monotonic()
             raise self._garbled(held, asked, exc) from None
 
     def _send(
@@ -316,6 +319,7 @@ class ResidentWorker:
     ) -> None:
         try:
             channel.send(asking.sent(), asked.wait_s())
+            asked.sent = True
         except TimeoutError:
             raise asked.over() from None
         except client.ProtocolError as exc:

@@ -97,12 +97,12 @@ def test_a_hung_prediction_ends_although_its_caller_was_killed(
     tree: Path, tmp_path: Path, run: Run, hangs: str, owned: str
 ) -> None:
     begun = tmp_path / "begun"
-    limits = {"request_timeout_s": 0.3, "orphan_grace_s": 0.1}
+    limits = {"request_timeout_s": 1.0, "orphan_grace_s": 0.1}
     path = write(tree, "does", runtime=limits)
     asked = json.dumps({"hangs": hangs, "begun": str(begun)})
     caller = run("-c", ASKING, str(path), owned, asked)
-    until(begun.exists, "begun")
     instance = instance_of(tree)
+    until(begun.exists, "begun")
 
     caller.kill()
 
@@ -113,7 +113,7 @@ def test_a_hung_prediction_ends_although_its_caller_was_killed(
 
 def test_a_hung_load_ends_although_its_caller_was_killed(tree: Path, run: Run) -> None:
     env = {"vars": {"LOAD": "hangs"}}
-    path = write(tree, "does", runtime={"start_timeout_s": 0.5}, env=env)
+    path = write(tree, "does", runtime={"start_timeout_s": 2.0}, env=env)
     caller = run("-c", ASKING, str(path), "u", "{}")
     instance = instance_of(tree)
 
@@ -121,7 +121,7 @@ def test_a_hung_load_ends_although_its_caller_was_killed(tree: Path, run: Run) -
 
     gone(instance)
     said = places.log_path("tiny", tree).read_text()
-    assert "no end 0.5 s after the begin of a load; leaving" in said
+    assert "no end 2.0 s after the begin of a load; leaving" in said
 
 
 # --- what a worker that leaves by itself takes along

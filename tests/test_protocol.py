@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_resident import errors, places
@@ -52,6 +52,7 @@ def pair() -> Iterator[Pair]:
         yield one, other
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), values))
 def test_what_is_sent_is_what_is_read(payload: dict[str, object]) -> None:
     line = protocol.encode_line(payload)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+OURS = frozenset(("id", "event", "_meter", "ok"))
+"""What a reply has from the protocol and not from the model."""
 TEXT_LIMIT = 20_000
 """Characters of an exception's text that a reply carries."""
 
@@ -105,9 +107,10 @@ def checked(result: object) -> dict[str, object]:
     if not isinstance(result, dict):
         found = type(result).__name__
         raise TypeError(f"predict returned a {found}, a dict wanted")
-    for key in ("id", "event", "_meter", "ok"):
-        if key in result and (key != "ok" or result[key] is not True):
-            raise TypeError(f"predict returned {key!r}, which is the protocol's")
+    if not OURS.isdisjoint(result):
+        for key in ("id", "event", "_meter", "ok"):
+            if key in result and (key != "ok" or result[key] is not True):
+                raise TypeError(f"predict returned {key!r}, which is the protocol's")
     return {"ok": True, **result}
 
 

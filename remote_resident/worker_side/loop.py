@@ -24,7 +24,14 @@ else:
 LINGER_S = 200e-6
 """How long to look for the next request before sleeping; a few small ones' time."""
 
-AT_ONCE = b'{"event":"queued","id":null,"position":0}\n{"event":"started","id":null}\n'
+PROMPT_S = 100e-6
+"""How soon the next request comes from a caller that is worth looking for."""
+PROMPT_ROW = 16
+"""So many in a row are taken for its habit, and for a processor to spare."""
+BRIEF_S = 500e-6
+"""A prediction after which telling that it began is not worth a message of its own."""
+BRIEF_ROW = 8
+"""So many in a row are taken for the habit of the model."""
 
 
 class Hooks:
@@ -52,6 +59,8 @@ class Worker:
         self.callers = self.attendant.callers
         self.hooks: Hooks | None = None
         self.served = False
+        self._brief = 0
+        self._prompt = 0
         self._on_signal = self._count_signal
         self._usr1: object = None
         self._masks: dict[int, object] = {}
@@ -125,6 +134,8 @@ class Worker:
                 call = None if peer is None else self.attendant.read(peer)
                 if call is None:
                     continue
+                is_prompt = call.received - self.attendant.active < PROMPT_S
+                self._prompt = self._prompt + 1 if is_prompt else 0
                 if not self.attendant.queue and not self.attendant.retiring:
                     return self.attendant.begin(call)
                 self.attendant.enqueue(call)
@@ -133,14 +144,18 @@ class Worker:
     def _linger(self) -> list[tuple[int, int]]:
         """Look for the next request of a caller who asks one after the other.
 
-        To sleep and be woken costs more than to answer a small one.
+        To sleep and be woken costs more than to answer a small one, where a processor
+        is free; where none is, who does not sleep is made to wait.
         """
         until = self.attendant.active + LINGER_S
-        while True:
+        while self._prompt >= PROMPT_ROW:
             ready: list[tuple[int, int]] = self.callers.poll.poll(0)
-            if ready or monotonic() > until:
+            if ready:
                 return ready
+            if monotonic() > until:
+                break
             os.sched_yield()
+        return []
 
     def _hear_turn(self, what: int) -> None:
         try:
@@ -156,15 +171,21 @@ class Worker:
     def _answer(self, call: Any) -> bool:
         """Run a request and send its reply; False where nobody takes it."""
         started = over = monotonic()
-        try:
-            reply = self._tell_started(call, started)
-            if reply is None:
-                reply = self.predicted(call)
-                over = monotonic()
-        except ConnectionError:
-            return False
+        ahead = b""
+        reply = self.refused(call, started)
+        if reply is None:
+            try:
+                ahead = self._tell_started(call) if call.events else b""
+            except ConnectionError:
+                return False
+            reply = self.predicted(call)
+            over = monotonic()
+            is_brief = over - started < BRIEF_S and reply["ok"]
+            self._brief = self._brief + 1 if is_brief else 0
         queued_s = started - call.received
         line = self.attendant.line(reply, call.payload, queued_s, over - started)
+        if ahead:
+            line = ahead + line
         if call.due is not None:
             with self.attendant.lock:
                 if call.answered:
@@ -177,24 +198,25 @@ class Worker:
         self._keep_signals()
         return sent
 
-    def _tell_started(self, call: Any, now: float) -> dict[str, object] | None:
-        """Say that the prediction begins; a reply where it does not, None where it does.
+    def _tell_started(self, call: Any) -> bytes:
+        """Say that the prediction begins, or give what is to be said with the reply.
 
         Raises ConnectionError where nobody waits for it any more.
         """
-        refused = self.refused(call, now)
-        if refused is not None or not call.events:
-            return refused
         if call.peer is not self.callers.kept:
             line = call.event("started")
         elif "id" in call.payload:
             line = call.event("queued", position=0) + call.event("started")
+        elif self._brief >= BRIEF_ROW:
+            # a message costs as much as the rest of a small request; a caller that
+            # loses us knows by the connection's end that its request had been read
+            return protocol.AT_ONCE
         else:
-            line = AT_ONCE
+            line = protocol.AT_ONCE
         if not call.peer.send(line):
             # who closed its connection while it waited has left the queue
             raise ConnectionError
-        return None
+        return b""
 
     def refused(self, call: Any, now: float) -> dict[str, object] | None:
         """Give the reply to a request whose time is over or whose place is none."""

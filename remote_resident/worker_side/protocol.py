@@ -125,6 +125,17 @@ def _slow_codec() -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 _encode, _scan = _codec()
 
+AT_ONCE = b'{"event":"queued","id":null,"position":0}\n{"event":"started","id":null}\n'
+"""What a worker tells of a request without an id that it begins at once."""
+
+_FREQUENT: dict[bytes, dict[str, object]] = {
+    AT_ONCE[:42]: {"event": "queued", "id": None, "position": 0},
+    AT_ONCE[:41]: {"event": "queued", "id": None, "position": 0},
+    AT_ONCE[42:]: {"event": "started", "id": None},
+    AT_ONCE[42:-1]: {"event": "started", "id": None},
+}
+"""Lines that come with nearly every reply, with and without their newline."""
+
 
 def encode_line(payload: dict[str, object], limit: int = MAX_LINE_BYTES) -> bytes:
     """Give the message's bytes, its newline included.
@@ -163,6 +174,10 @@ def decode_line(line: bytes) -> dict[str, object]:
 
     Raises ProtocolError with the count of bytes.
     """
+    # a long line is not to be hashed for it
+    frequent = _FREQUENT.get(line) if len(line) < len(AT_ONCE) else None
+    if frequent is not None:
+        return frequent.copy()
     try:
         text = line.decode()
         if text[:1] != "{":
@@ -198,14 +213,18 @@ def recv_line(
     an end inside a line or a line that is not one JSON object; the connection is then
     of no further use.
     """
-    head, newline, rest = bytes(buf).partition(b"\n") if buf else (b"", b"", b"")
-    if newline:
-        buf[:] = rest
-        _refuse_longer(len(head), limit)
-        return decode_line(head)
-    buf.clear()
-    parts = [head] if head else []
-    size = len(head)
+    parts: list[bytes] = []
+    size = 0
+    if buf:
+        cut = buf.find(b"\n")
+        head = bytes(buf) if cut < 0 else bytes(buf[:cut])
+        size = len(head)
+        if cut >= 0:
+            del buf[: cut + 1]
+            _refuse_longer(size, limit)
+            return decode_line(head)
+        buf.clear()
+        parts.append(head)
     while True:
         _refuse_longer(size, limit)
         chunk = sock.recv(CHUNK_BYTES)

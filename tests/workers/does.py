@@ -1,4 +1,4 @@
-"""Do what a request asks: hang, in Python or in C; write a file; say who this is."""
+"""Do what a request asks: die, hang, in Python or in C; write a file; say who this is."""
 
 import os
 import time
@@ -13,6 +13,8 @@ def build(config):
 def predict(model, request):
     if "begun" in request:
         Path(request["begun"]).touch()
+    if request.get("dies"):
+        os.kill(os.getpid(), 9)
     if request.get("hangs") == "python":
         while True:
             time.sleep(0.05)
