@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from endpoint_daemon import end_daemon
 from small_endpoint import CANARY, STOP, start_script
 from small_provider import DEADLINE_S, until
 
-from remote_resident import processes
 from remote_resident.cli import main
-from remote_resident.daemon.client import connect
 from remote_resident.endpoints import client, credentials
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.store import Store
-from remote_resident.errors import ProviderError
 
 NAME = "tiny-service"
 TU = [sys.executable, "-m", "remote_resident", "remote", "endpoint"]
@@ -40,14 +38,7 @@ def place(tmp_path: Path, home: Path) -> Iterator[Path]:
     (tmp_path / "stop.sh").write_text(STOP)
     (tmp_path / "key").write_text(f"{CANARY}\n")
     yield tmp_path
-    with suppress(ProviderError):
-        pid = connect(start=False).call("GET", "/v1/health")["pid"]
-        pidfd = os.pidfd_open(pid)
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        select.select([pidfd], [], [], DEADLINE_S)
-        os.close(pidfd)
-    for path in (Store().root / "notes").glob("*.json"):
-        processes.end_all(json.loads(path.read_text())["instance"], grace_s=0.0)
+    end_daemon()
 
 
 @pytest.fixture
