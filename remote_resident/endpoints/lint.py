@@ -32,7 +32,11 @@ REFUSED = frozenset(
     "non_ascii bidi publish credential_value credential_argv login_config rm_service "
     "rm_stop sudo".split()
 )
-"""The rules whose findings are mistakes; the others are shown on the card."""
+"""The rules whose findings are mistakes."""
+SHOWN = frozenset(
+    "control host_network no_detach mode_777 cache_outside fixed_port no_guard".split()
+)
+"""The rules whose findings a person is to judge."""
 
 _BIDI = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
