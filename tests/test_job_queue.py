@@ -87,7 +87,7 @@ def test_those_ahead_of_a_job_are_named_in_order() -> None:
 def test_a_reader_gets_what_was_before_it_and_what_comes_to_the_end() -> None:
     events = Feed([{"event": "log", "n": 0}])
     events.add({"event": "log", "n": 1})
-    reader = events.read(look_s=0.01)
+    reader = events.events(look_s=0.01)
 
     assert [next(reader), next(reader)] == [
         {"event": "log", "n": 0},
@@ -103,7 +103,7 @@ def test_a_slow_reader_is_told_how_many_it_missed(
 ) -> None:
     monkeypatch.setattr(feed, "MOST_BYTES", 20_000)
     events = Feed()
-    reader = events.read()
+    reader = events.events()
     for number in range(500):
         name = "progress" if number % 2 else "result"
         events.add({"event": name, "n": number})
@@ -129,7 +129,7 @@ def test_the_tail_has_a_bound_in_bytes_too() -> None:
 
 def test_many_events_are_read_in_order() -> None:
     events = Feed()
-    reader = events.read()
+    reader = events.events()
     for number in range(2000):
         events.add({"event": "log", "n": number})
 

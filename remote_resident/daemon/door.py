@@ -198,7 +198,7 @@ class Conversation(BaseHTTPRequestHandler):
             return
         self.close_connection = True
 
-    def _stream(self, iterator: Iterator[Mapping[str, Any] | None]) -> None:
+    def _stream(self, iterator: Iterator[Mapping[str, Any] | bytes | None]) -> None:
         """Send what comes, until the end of it or of the reader."""
         # one stream a connection: what follows in it would only be seen at its end
         self.close_connection = True
@@ -228,7 +228,7 @@ class Conversation(BaseHTTPRequestHandler):
         try:
             while item is not _END:
                 if item is not None:
-                    self._chunk(_encoded(item))
+                    self._chunk(item if isinstance(item, bytes) else _encoded(item))
                 elif self._has_left():
                     raise _Left
                 item = next(iterator, _END)

@@ -36,11 +36,11 @@ class Lines:
 
     The iterator is closed when the reader leaves. That is seen at the next item: one
     that may wait for long yields None, "nothing yet", a few times a second; a None is
-    not sent. What the first item raises is answered as the handler's own failure; what
+    not sent. Bytes are whole lines, sent as they are. What the first item raises is answered as the handler's own failure; what
     a later one raises becomes the last line, and is raised again in `client.stream`.
     """
 
-    iterator: Iterator[Mapping[str, Any] | None]
+    iterator: Iterator[Mapping[str, Any] | bytes | None]
 
 
 Answered = Document | Reply | Lines

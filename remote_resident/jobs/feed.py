@@ -3,11 +3,11 @@
 import json
 import threading
 from collections.abc import Iterable, Iterator
-from itertools import count
 
 from remote_resident.jobs.job import Event
 
-MOST_BYTES = 4 * 2**20
+MOST_BYTES = 16 * 2**20
+CHUNK_BYTES = 256 * 2**10
 TAIL_EVENTS = 200
 TAIL_BYTES = 256 * 2**10
 _LINE_BYTES = 180
@@ -23,7 +23,7 @@ class Feed:
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._changed = threading.Condition()
         self._lines: list[_Line] = []
-        self._number = count(1)
+        self._number = 0
         self._bytes = 0
         self._ended = False
         for event in events:
@@ -40,34 +40,50 @@ class Feed:
     def _append(self, event: Event, line: bytes | None, ended: bool = False) -> None:
         # text, not objects: a tenth of the memory
         line = json.dumps(event, default=str).encode() if line is None else line
+        lost = event.get("dropped", 0)
         with self._changed:
-            self._lines.append((next(self._number), str(event.get("event")), line))
+            # what its worker gave up counts as a gap too
+            self._number += 1 + (lost if isinstance(lost, int) else 0)
+            self._lines.append((self._number, str(event.get("event")), line))
             self._bytes += len(line) + _LINE_BYTES
             if self._bytes > MOST_BYTES:
                 self._shrink(MOST_BYTES // 2)
             self._ended |= ended
             self._changed.notify_all()
 
-    def read(self, look_s: float = 0.25) -> Iterator[Event | None]:
+    def events(self, look_s: float = 0.25) -> Iterator[Event | None]:
         """Yield what is kept, then what comes, to the terminal event.
 
         None: nothing new within `look_s` seconds.
         """
+        for chunk in self.chunks(look_s):
+            if chunk is None:
+                yield None
+            else:
+                yield from map(json.loads, chunk.splitlines())
+
+    def chunks(self, look_s: float = 0.25) -> Iterator[bytes | None]:
+        """Yield the same as lines of JSON, as many at once as wait."""
         position = 0
         while True:
             with self._changed:
                 if not self._after(position) and not self._ended:
                     self._changed.wait(look_s)
-                lines, ended = self._after(position), self._ended
-            if not lines:
+                waiting, ended = self._after(position), self._ended
+            if not waiting:
                 if ended:
                     return
                 yield None
-            for number, _, line in lines:
+            size, lines = 0, []
+            for number, _, line in waiting:
                 gap = number - position - 1
                 position = number
-                event = json.loads(line)
-                yield {**event, "dropped": gap} if gap else event
+                lines.append(_with_gap(line, gap) if gap else line)
+                size += len(line)
+                if size > CHUNK_BYTES:
+                    break
+            if lines:
+                yield b"\n".join([*lines, b""])
 
     def tail(self) -> list[Event]:
         """Give the last events, which are kept for ever."""
@@ -102,3 +118,7 @@ class Feed:
                 else:
                     kept.append(line)
             self._lines = kept
+
+
+def _with_gap(line: bytes, gap: int) -> bytes:
+    return json.dumps({**json.loads(line), "dropped": gap}).encode()

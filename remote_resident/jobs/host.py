@@ -169,7 +169,7 @@ class JobHost:
         with self._lock:
             live = self._live.get(job_id)
             if live is not None:
-                return live.job
+                return live.now()
         found = self._records.get(job_id)
         if found is None:
             raise UsageError(
@@ -180,17 +180,27 @@ class JobHost:
     def jobs(self) -> list[Job]:
         """List the jobs that are remembered, newest first, without their params."""
         with self._lock:
-            live = {job_id: live.job for job_id, live in self._live.items()}
+            live = {job_id: live.now() for job_id, live in self._live.items()}
         return [live.get(job.job_id, job) for job in self._records.all()]
 
     def events(self, job_id: str) -> Iterator[Event | None]:
         """Yield a job's events, then what comes; None: nothing new. Raises UsageError."""
+        return self._feed(job_id).events()
+
+    def lines(self, job_id: str) -> Iterator[bytes | None]:
+        """Yield the same as whole lines of JSON, as many at once as wait."""
+        return self._feed(job_id).chunks()
+
+    def _feed(self, job_id: str) -> Feed:
         with self._lock:
             live = self._live.get(job_id)
             if live is not None:
-                return live.feed.read()
+                return live.feed
             self.job(job_id)
-        return iter(self._records.tail(job_id))
+        *before, terminal = self._records.tail(job_id)
+        feed = Feed(before)
+        feed.end(terminal)
+        return feed
 
     def stderr(self, job_id: str) -> list[str]:
         """Give the last lines that a job wrote. Raises UsageError."""
@@ -318,7 +328,7 @@ class JobHost:
     def _admitted(
         self, job: Job, manifest: "ProviderManifest", tail: list[Event] | None = None
     ) -> Live:
-        live = Live(job, Feed(tail or ()), self._lane_of(manifest))
+        live = Live(job, Feed(tail or ()), self._lane_of(manifest), seq=job.seq)
         self._live[job.job_id] = live
         return live
 
@@ -368,7 +378,7 @@ class JobHost:
                 return
             live.over = True
             # the record first: whoever has read the terminal event finds it
-            live.job = self._record_end(live.job, outcome, live.feed)
+            live.job = self._record_end(live.now(), outcome, live.feed)
             self._live.pop(live.job.job_id, None)
         live.feed.end(outcome.event)
 
@@ -386,7 +396,8 @@ class JobHost:
         return job
 
     def _save(self, live: Live) -> None:
-        live.changed = not self._records.save(live.job, live.feed.tail())
+        live.changed = False
+        live.changed |= not self._records.save(live.now(), live.feed.tail())
 
     # --- one thread per job in hand
 
@@ -475,15 +486,18 @@ class JobHost:
 
     def _came(self, live: Live, event: Event, line: bytes) -> None:
         live.feed.add(event, line)
-        name, seq = event.get("event"), event.get("seq")
-        changes: dict[str, Any] = {"seq": seq} if isinstance(seq, int) else {}
+        # many a second: what they change is put into the job when somebody looks
+        seq = event.get("seq")
+        if isinstance(seq, int):
+            live.seq = seq
+        name = event.get("event")
         if name == "progress":
-            shown = ("percent", "label", "timing")
-            changes["progress"] = {key: event.get(key) for key in shown}
+            live.progress = event
         if name == "result":
-            changes["results"] = (*live.job.results, event.get("run_url"))
-        with self._lock:
-            self._change(live, **changes)
+            with self._lock:
+                results = (*live.job.results, event.get("run_url"))
+                self._change(live, results=results)
+        live.changed = True
 
     def _waits_for_room(self, live: Live, exc: AdmissionRefused, ends: int) -> bool:
         """Put a job back in front of its queue, where an end may bring it room."""

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from remote_resident.errors import ProviderError
 from remote_resident.held import Held, Started
 from remote_resident.jobs import asking, starting
 from remote_resident.jobs.feed import Feed
-from remote_resident.jobs.job import AUTO, Job
+from remote_resident.jobs.job import AUTO, Event, Job
 from remote_resident.jobs.queue import Key
 from remote_resident.spawn import exit_hint
 
@@ -38,6 +38,10 @@ class Live:
     lane: "Lane"
     changed: bool = False
     """It differs from its record."""
+    seq: int = 0
+    """Number of the newest event that its worker gave."""
+    progress: Event | None = None
+    """The newest progress; None: none since this host knows the job."""
     position: int | None = None
     """In the queue, as it was last said; None: not said."""
     cancelled_at: float | None = None
@@ -50,6 +54,14 @@ class Live:
     """Why its worker counts as lost; None: it does not."""
     stream: "socket.socket | None" = None
     over: bool = False
+
+    def now(self) -> Job:
+        """Give the job with what changes at every event."""
+        progress = self.job.progress
+        if self.progress is not None:
+            shown = ("percent", "label", "timing")
+            progress = {key: self.progress.get(key) for key in shown}
+        return replace(self.job, seq=self.seq, progress=progress)
 
 
 @dataclass(slots=True)

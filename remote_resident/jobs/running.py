@@ -78,7 +78,9 @@ class Run:
         """Go on with a job that runs already; raises Unknown where it does not."""
         job = self.live.job
         try:
-            return self._read("GET", f"/jobs/{job.job_id}/events?after={job.seq}", None)
+            return self._read(
+                "GET", f"/jobs/{job.job_id}/events?after={self.live.seq}", None
+            )
         except NotTaken:
             return self._gone()
 
@@ -134,7 +136,7 @@ class Run:
     def _again(self) -> Event | None:
         live = self.live
         for _ in range(_TRIES):
-            route = f"/jobs/{live.job.job_id}/events?after={live.job.seq}"
+            route = f"/jobs/{live.job.job_id}/events?after={live.seq}"
             try:
                 event = self._terminal("GET", route, None)
             except (NotTaken, Unknown, Refused, OSError, HTTPException, ValueError):

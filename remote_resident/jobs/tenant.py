@@ -82,7 +82,7 @@ class Jobs:
 
     def events(self, request: Request) -> Lines:
         """Stream a job's events."""
-        return Lines(self.host.events(request.names["id"]))
+        return Lines(self.host.lines(request.names["id"]))
 
     def cancel(self, request: Request) -> Document:
         """Ask a job to end."""
