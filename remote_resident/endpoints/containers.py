@@ -88,7 +88,7 @@ def _ask(argv: list[str], env: Mapping[str, str]) -> tuple[int, str, str]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=dict(env),
-            cwd=env.get("HOME"),
+            cwd="/",
             timeout=_ASK_S,
             check=False,
             text=True,

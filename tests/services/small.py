@@ -2,11 +2,12 @@
 
 `bind_s`, `ready_s`: seconds until it listens, until its route says 200. `slow_s`: how
 long each answer takes. `once`: 200 once, then 503 for this many answers. `alone`: a file
-that only one service at a time may have; who finds it there writes to `FILE.two`.
+that only one service at a time may lock; who finds it locked writes to `FILE.two`.
 `stays`: ignores SIGTERM. `silent`: connections are taken and not answered this many times.
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -22,8 +23,6 @@ alone = options.get("alone")
 
 
 def leave(*_: object) -> None:
-    if alone:
-        os.unlink(alone)  # noqa: PTH108 - starts fast
     os._exit(0)
 
 
@@ -47,9 +46,10 @@ def answer(sock: socket.socket) -> None:
 
 
 if alone:
+    lock = os.open(alone, os.O_CREAT | os.O_RDWR)
     try:
-        os.close(os.open(alone, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         with open(f"{alone}.two", "a") as file:  # noqa: PTH123 - starts fast
             file.write(f"{port}\n")
 signal.signal(signal.SIGTERM, signal.SIG_IGN if "stays" in options else leave)
