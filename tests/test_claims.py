@@ -203,12 +203,18 @@ def test_a_ladder_below_what_a_suite_measured_is_noted_at_its_step(
 ) -> None:
     one = provider(tmp_path, tables=LADDERS)
     acceptance = accepted(
-        rung(50, 0.05), rung(150, 0.0801), rung(200, 0.08), rung(300, None)
+        rung(50, 0.05),
+        rung(100, 0.06),
+        rung(150, 0.0801),
+        rung(200, 0.08),
+        rung(300, None),
     )
 
     assert notes(one, None, "missing", acceptance) == [
+        "m: host.ladder: 0.05 GiB for sizes to 100 declared, 0.06 GiB at size 100 "
+        f"measured by the acceptance suite at {AT}",
         "m: host.ladder: 0.08 GiB for sizes to 200 declared, 0.0801 GiB at size 150 "
-        f"measured by the acceptance suite at {AT}"
+        f"measured by the acceptance suite at {AT}",
     ]
 
 

@@ -371,6 +371,7 @@ def test_a_history_is_bounded_and_the_oldest_go(tree: Path) -> None:
         measured.write(path, at(report, minute))
 
     assert minutes(path) == list(range(2, history.KEPT + 2))
+    assert len(list(history.directory(path).iterdir())) == history.KEPT
 
 
 def test_a_damaged_report_of_a_history_is_named_and_the_others_are_read(

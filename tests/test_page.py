@@ -261,6 +261,15 @@ def test_what_another_machine_wrote_is_text_and_nothing_else(
     assert "\\u202eevil\\u001b[2J" in found.text
 
 
+def test_what_a_machine_is_called_is_no_formula(tree: Path, tmp_path: Path) -> None:
+    folders = [
+        put(tmp_path / name, report(on=machine(name))) for name in ("$x^$", "$x$")
+    ]
+    drawn = [one.text for one in shown(tree, *folders).of("text")]
+
+    assert {"$x^$", "$x$"} <= set(drawn)
+
+
 ODD = [
     float("inf"),
     float("nan"),

@@ -1,14 +1,20 @@
 """The table of what this machine measured, and the rows that it is made of."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import reports
+from reports import machine, put
 from small_tree import tree as small_tree
 
 from remote_resident import manifest, places
+from remote_resident.cli import main
 from remote_resident.errors import UsageError
-from tasks import measured, report
+from tasks import history, machines, measured, report
+from tasks.reported import Entry
 
 GIB = 2**30
 MEASURED = {
@@ -170,3 +176,267 @@ def test_a_name_that_is_no_provider_is_refused(tree: Path) -> None:
     with pytest.raises(UsageError) as refused:
         report.rows(tree, ["n"])
     assert refused.value.reason == "unknown_name"
+
+
+# -- what became of the claims
+
+
+def test_a_contradicted_claim_and_a_note_stand_below_the_figures() -> None:
+    told = row(
+        contradicts=["demo: host.ram_budget_gb: 0.25 GiB declared, 0.5 GiB measured"],
+        notes=["demo: verified_on: ..."],
+    )
+
+    assert report.table([told]).splitlines()[-2:] == [
+        "  contradicts host.ram_budget_gb: 0.25 GiB declared, 0.5 GiB measured",
+        "  note: verified_on: ...",
+    ]
+
+
+def test_a_report_that_contradicts_its_manifest_says_so_in_its_row(tree: Path) -> None:
+    written(tree)
+    toml = tree / "manifests/m/provider.toml"
+    toml.write_text(toml.read_text().replace("0.1", "0.25"))
+
+    [found] = report.rows(tree)
+    assert found["contradicts"] == [
+        "m: host.ram_budget_gb: 0.25 GiB declared, 0.5 GiB (536870912 bytes) measured"
+    ]
+
+
+def test_a_damaged_history_and_a_damaged_suite_are_named_and_hide_nothing(
+    tree: Path,
+) -> None:
+    path = written(tree)
+    torn = history.directory(path) / "20261101T000000Z.toml"
+    torn.parent.mkdir(exist_ok=True)
+    torn.write_text("x")
+    beside = path.with_name("m.accept.toml")
+    beside.write_text("x")
+
+    [found] = report.rows(tree)
+    assert found["state"] == "current"
+    first, second = found["notes"][-2:]
+    assert first.startswith(f"{beside}: no TOML found")
+    assert second.startswith(f"{torn}: no TOML found")
+
+
+def test_another_environment_is_not_a_line_for_each_package() -> None:
+    stale = row(state="stale", differs=[f"package{n} 1 -> 2" for n in range(40)])
+
+    assert report.table([stale]).splitlines()[-2:] == [
+        "  package4 1 -> 2",
+        "  and 35 more differences: --json has all",
+    ]
+
+
+def test_what_another_machine_wrote_moves_no_cursor_and_turns_no_text() -> None:
+    odd = row(machine="lab\x1b[2J\u202e7", differs=["a\x07b"], state="stale")
+
+    shown = report.table([odd, row(machine="other")])
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown + report.table([odd]))
+
+
+# -- several machines
+
+
+def names(entries: list[Entry]) -> list[tuple[str, str | None, str]]:
+    return [(one.slug, one.machine, one.state) for one in entries]
+
+
+def test_machines_stand_side_by_side_and_wrap_where_there_is_no_room(
+    tree: Path, tmp_path: Path
+) -> None:
+    folders = [
+        put(tmp_path / name, reports.report(on=machine(name)))
+        for name in ("lab7", "spark", "a-machine-of-a-long-name")
+    ]
+    rows = [entry.row() for entry in machines.entries(tree, folders[:2])]
+
+    assert report.table(rows).splitlines()[:11] == [
+        "m                         lab7              spark",
+        "  state                  stale              stale",
+        "  certified   2026-11-29T12:00   2026-11-29T12:00",
+        "  load                   8.8 s              8.8 s",
+        "  first                  3.1 s              3.1 s",
+        "  held                   2.4 s              2.4 s",
+        "  fresh                  6.8 s              6.8 s",
+        "  speed-up               2.9 x              2.9 x",
+        "  growth               0.2 MiB            0.2 MiB",
+        "  RAM        0.314 of 0.75 GiB  0.314 of 0.75 GiB",
+        "  device            3 of 8 GiB         3 of 8 GiB",
+    ]
+    every = [entry.row() for entry in machines.entries(tree, folders)]
+    assert max(map(len, report.table(every).splitlines())) <= 80
+
+
+def test_a_report_of_another_machine_is_held_against_what_the_tree_declares(
+    tree: Path, tmp_path: Path
+) -> None:
+    one = manifest.load(tree / "manifests/m/provider.toml", tree)
+    here = measured.inputs(one, {})
+    # what another machine has installed is not ours to see
+    there = {**here, "interpreter": "3.8.1", "distributions": "x", "installed": {}}
+    folder = put(tmp_path / "x", reports.report(inputs=there))
+
+    assert names(machines.entries(tree, [folder])) == [("m", "lab7", "current")]
+    put(
+        folder, reports.report(at="2026-12-01T00:00:00Z", inputs={**there, "lock": "?"})
+    )
+    [found] = machines.entries(tree, [folder])
+    assert found.state == "stale"
+    assert found.differs == (f"lock ? -> {here['lock'][:12]}",)
+
+
+def test_a_report_of_what_this_tree_has_not_is_shown_and_says_so(
+    tree: Path, tmp_path: Path
+) -> None:
+    folder = put(tmp_path / "x", reports.report("other"))
+
+    [found] = machines.entries(tree, [folder])
+    assert found.differs == ("other: no such provider in this tree to hold it against",)
+    assert found.row()["measured"]["timing"] == reports.TIMING
+
+
+@pytest.mark.parametrize(
+    "below", ["", "measured", "0a1b2c3d/measured", "state/0a1b2c3d/measured"]
+)
+def test_reports_are_found_where_a_host_keeps_them(
+    tree: Path, tmp_path: Path, below: str
+) -> None:
+    put(tmp_path / "x" / below, reports.report(), accepted=True)
+
+    [found] = machines.entries(tree, [tmp_path / "x"])
+    assert found.machine == "lab7"
+    assert found.acceptance is not None
+    assert [len(found.history)] == [1]
+
+
+def test_a_single_file_is_a_report_too(tree: Path, tmp_path: Path) -> None:
+    file = put(tmp_path / "x", reports.report()) / "m.toml"
+    moved = file.rename(tmp_path / "measured.toml")
+
+    assert names(machines.entries(tree, [moved]))[0][:2] == ("m", "lab7")
+
+
+def test_the_newest_of_one_machine_counts_and_the_others_are_its_history(
+    tree: Path, tmp_path: Path
+) -> None:
+    older = put(tmp_path / "january", *reports.over_time()[:2])
+    newer = put(tmp_path / "june", *reports.over_time()[2:])
+
+    [found] = machines.entries(tree, [newer, older])
+    held = [one.timing["held_median_s"] for one in found.history]
+    assert held == [10 / 8, 15 / 8, 20 / 8, 25 / 8]
+    assert found.report is not None
+    assert found.report.timing["held_median_s"] == 25 / 8
+
+
+def test_two_machines_of_one_name_are_told_apart(tree: Path, tmp_path: Path) -> None:
+    folders = [
+        put(tmp_path / name, reports.report(on=machine("vm", gpu=gpu)))
+        for name, gpu in (("first", "NVIDIA H200"), ("second", "NVIDIA GB10"))
+    ]
+
+    found = [entry.machine for entry in machines.entries(tree, folders)]
+    assert found == ["vm (first)", "vm (second)"]
+
+
+def test_a_report_of_a_machine_that_changed_hands_is_no_history_of_it(
+    tree: Path, tmp_path: Path
+) -> None:
+    folder = put(tmp_path / "x", reports.report(on=machine("before")), reports.report())
+
+    [found] = machines.entries(tree, [folder])
+    assert len(found.history) == 1
+
+
+def test_a_damaged_report_is_shown_with_its_reason_and_hides_no_other(
+    tree: Path, tmp_path: Path
+) -> None:
+    folder = put(tmp_path / "x", reports.report())
+    (folder / "torn.toml").write_text("schema = 1\n[mach")
+    (folder / "named.toml").write_text(
+        (folder / "m.toml").read_text().replace('slug = "m"', 'slug = "<b>"')
+    )
+    os.mkfifo(folder / "pipe.toml")
+
+    found = machines.entries(tree, [folder])
+    assert names(found) == [
+        ("m", "lab7", "stale"),
+        ("named", "lab7", "stale"),
+        ("torn", "lab7", "stale"),
+    ]
+    assert found[1].differs == (
+        f"{folder}/named.toml: slug '<b>' found, the name of a provider wanted",
+    )
+    assert found[2].differs[0].startswith(f"{folder}/torn.toml: no TOML found")
+
+
+def test_a_directory_without_a_report_is_refused(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+
+    with pytest.raises(UsageError) as refused:
+        machines.entries(tree, [tmp_path / "x"])
+    assert str(refused.value) == (
+        f"{tmp_path}/x: no measured report found, a directory with <slug>.toml files "
+        "or a host's state directory wanted"
+    )
+
+
+# -- what is typed
+
+
+def tu(
+    capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, dict[str, Any], str]:
+    code = main(["--json", "remote", "report", *words])
+    said = capsys.readouterr()
+    return code, json.loads(said.out), said.err
+
+
+def test_providers_and_directories_are_told_apart(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    put(tmp_path / "x", reports.report(), reports.report("other"))
+    put(tmp_path / "m", reports.report("other"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TU_REMOTE_TREE", str(tree))
+
+    def shown(*words: str) -> list[tuple[str, str | None]]:
+        code, document, _ = tu(capsys, *words)
+        assert code == 0
+        return [(one["slug"], one["machine"]) for one in document["reports"]]
+
+    assert shown("m") == [("m", None)]
+    assert shown(str(tree / "manifests/m")) == [("m", None)]
+    assert shown("./m") == [("other", "lab7")]
+    assert shown("x") == [("m", "lab7"), ("other", "lab7")]
+    assert shown("x", "m") == [("m", "lab7")]
+
+
+def test_the_page_that_was_asked_for_is_said_last_and_in_the_document(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "page.html")
+    words = ["--tree", str(tree), "--html", file]
+    code, document, _ = tu(capsys, *words)
+    assert (code, document["html"]) == (0, file)
+
+    assert main(["remote", "report", *words]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"page: {file}"
+    assert Path(file).read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_page_that_cannot_be_written_is_one_line_and_the_next_command(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--tree", str(tree), "--html", "/dev/full"]
+    code, document, told = tu(capsys, *words)
+
+    assert (code, document["reason"]) == (1, "unreadable")
+    assert told.splitlines() == [
+        "tu: /dev/full: no regular file found, the name of a file in a directory wanted",
+        "next: tu remote report --html report.html",
+    ]
