@@ -234,6 +234,15 @@ def test_what_hangs_is_ended_at_the_phases_deadline_and_the_next_phase_goes_on(
     assert [row["size"] for row in written(tiny)["ladder"]] == [1, 8]
 
 
+def test_starts_that_fail_in_one_phase_refuse_none_of_the_next(tmp_path: Path) -> None:
+    tiny = provider(tmp_path, "fails_in_build")
+
+    _, phases = accepted(tiny, "repeat", "shapes", "ladder", "kill")
+
+    # three would be a crash loop, and the fourth would tell nothing
+    assert bad(phases) == dict.fromkeys(phases, "start_failed")
+
+
 def test_a_provider_without_sizes_has_not_shown_what_they_would_show(
     tmp_path: Path,
 ) -> None:
