@@ -492,6 +492,22 @@ def test_two_hundred_failures_cost_neither_the_worker_nor_a_descriptor(
     assert grown < 8 * 2**20
 
 
+@pytest.mark.long
+def test_ten_thousand_requests_leave_no_trace(make: Make) -> None:
+    worker = make("counts", runtime=told_to("/dev/null"))
+    for _ in range(100):
+        worker.request({})
+    before, ours = worker.request({}), open_descriptors()
+
+    for _ in range(10_000):
+        worker.request({})
+    after = worker.request({})
+
+    assert (after["pid"], after["fds"]) == (before["pid"], before["fds"])
+    assert open_descriptors() <= ours
+    assert after["_meter"]["rss_bytes"] - before["_meter"]["rss_bytes"] < 2**20
+
+
 DEATHS = [
     ("SIGKILL", "exit status -9: SIGKILL, often the out-of-memory killer"),
     ("SIGSEGV", "exit status -11: SIGSEGV, a crash in compiled code"),
