@@ -235,8 +235,8 @@ class Daemon:
 
     def lines(self, name: str, code: str = "", **options: Any) -> Iterator[Line]:
         """Run a cell and yield its lines."""
-        body = {"endpoint": f"{name}-service", "cwd": "/", **options}
-        body |= {"code": code} if code else {"argv": ["true"]}
+        work: dict[str, Any] = {"code": code} if code else {"argv": ["true"]}
+        body = {"endpoint": f"{name}-service", "cwd": "/", **work, **options}
         yield from self.client.stream("POST", "/v1/dispatch", body)
 
     def call(self, name: str, code: str = "", **options: Any) -> Call:

@@ -35,7 +35,8 @@ class Storm:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(DEADLINE_S + SLACK_S)
+            left = max(0.0, self.until - time.monotonic())
+            thread.join(left + DEADLINE_S + SLACK_S)
             assert not thread.is_alive(), "a call past every bound"
 
     def caller(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_resident import processes
+from remote_resident.processes import INSTANCE_VARIABLE
 
 _LISTEN = "0A"
 _CONNECT_S = 0.5
@@ -116,28 +117,22 @@ def of_start(port: int, instance: str, service_dir: str) -> Listener | None:
     found = inodes(port)
     if not found:
         return None
-    table = processes.process_table()
     members = processes.members(instance)
-    ours = [
-        pid
-        for pid in members
-        if pid in table and _is_ours(pid, table[pid].instance, service_dir)
-    ]
+    ours = [pid for pid in members if _is_ours(pid, instance, service_dir)]
     holding = owners(found, ours)
     if not holding or any(not owners([inode], holding) for inode in found):
         return None
     return Listener(
         inodes=found,
-        owners=tuple(
-            Owner(pid=pid, started=table[pid].started) for pid in sorted(holding)
-        ),
+        owners=tuple(one for pid in sorted(holding) for one in owner_of(pid)),
     )
 
 
-def _is_ours(pid: int, instance: str | None, service_dir: str) -> bool:
-    if instance is None:
+def _is_ours(pid: int, instance: str, service_dir: str) -> bool:
+    environ = _environ(pid)
+    if os.fsencode(f"{INSTANCE_VARIABLE}={instance}") not in environ:
         return True
-    return os.fsencode(f"SERVICE_DIR={service_dir}") in _environ(pid)
+    return os.fsencode(f"SERVICE_DIR={service_dir}") in environ
 
 
 def _environ(pid: int) -> list[bytes]:

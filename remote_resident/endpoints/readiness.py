@@ -17,7 +17,8 @@ TWICE_S = 0.05
 """How far apart the two answers are."""
 DEAD_S = 5.0
 """How long nothing may be alive after the start script ended."""
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.01, 0.03
+_FIRST_PAUSE_S, _SOON_PAUSE_S, _LAST_PAUSE_S = 0.01, 0.02, 0.04
+_SOON_S = 60.0
 _LOOK_S = 0.25
 _BYTES = 65536
 _OK = 200
@@ -122,14 +123,16 @@ class Watch:
 
     def until_ready(self) -> Listener:
         """Wait until the service is ready. Raises NotReady, and Cut."""
-        pause_s = _FIRST_PAUSE_S
+        begun, pause_s = time.monotonic(), _FIRST_PAUSE_S
         while True:
             self._judge()
             if self._is_ok() and (found := self._confirm()) is not None:
                 return found
             time.sleep(pause_s)
-            if self.seen != "no listener":
-                pause_s = min(pause_s * 1.2, _LAST_PAUSE_S)
+            is_soon = time.monotonic() - begun < _SOON_S
+            longest_s = _SOON_PAUSE_S if is_soon else _LAST_PAUSE_S
+            if not is_soon or self.seen != "no listener":
+                pause_s = min(pause_s * 1.2, longest_s)
 
     def _is_ok(self) -> bool:
         left = max(0.001, self.deadline - time.monotonic())

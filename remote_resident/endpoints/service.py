@@ -78,19 +78,20 @@ def stop(service: Service, *, settle: bool = True) -> str | None:
     """
     endpoint = service.endpoint
     until = time.monotonic() + endpoint.stop_timeout_s
-    orphans = _orphans(service)
     try:
         run = Run.begin(endpoint, "stop", service.instance, hide=service.hide)
     except OSError as exc:
         return f"{endpoint.name}: stop cannot be run: {exc}"
-    status = finish(run, endpoint.stop_timeout_s, orphans)
+    # looked for while the script runs already
+    orphans = _orphans(service)
+    status = finish(run, max(0.0, until - time.monotonic()), orphans)
     spare_s = min(SETTLE_S, max(_LEAST_SETTLE_S, until - time.monotonic()))
     rest = left(service, spare_s if settle else 0.0)
-    run.settle()
     if service.run is not None:
         service.run.poll()
     if status == 0 and not rest:
         return None
+    run.settle()
     said = f"stop returned {status}"
     if run.timed_out:
         said = f"stop did not return within {endpoint.stop_timeout_s!r} s"
@@ -100,11 +101,12 @@ def stop(service: Service, *, settle: bool = True) -> str | None:
 def _orphans(service: Service) -> list[int]:
     """List those of its processes that were handed to this one, as their sub-reaper."""
     own = None if service.run is None else service.run.process.pid
-    table = processes.process_table()
     return [
-        pid
-        for pid in processes.members(service.instance)
-        if pid != own and pid in table and table[pid].ppid == os.getpid()
+        process.pid
+        for process in processes.process_table().values()
+        if process.instance == service.instance
+        and process.ppid == os.getpid()
+        and process.pid != own
     ]
 
 

@@ -3,7 +3,7 @@
 `bind_s`, `ready_s`: seconds until it listens, until its route says 200. `slow_s`: how
 long each answer takes. `once`: 200 once, then 503 for this many answers. `alone`: a file
 that only one service at a time may lock; who finds it locked writes to `FILE.two`.
-`stays`: ignores SIGTERM. `silent`: connections are taken and not answered this many times.
+`tells`: a file for the time at which it listens. `stays`: ignores SIGTERM. `silent`: connections are taken and not answered this many times.
 """
 
 import contextlib
@@ -58,6 +58,9 @@ listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 listener.bind(("127.0.0.1", port))
 listener.listen(64)
+if "tells" in options:
+    with open(options["tells"], "w") as file:  # noqa: PTH123 - starts fast
+        file.write(f"{time.time()}\n")
 while True:
     taken, _ = listener.accept()
     if int(options.get("silent", 0)) > answers:
