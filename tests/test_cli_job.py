@@ -145,6 +145,7 @@ def test_a_failed_job_exits_with_1_and_its_own_words(site: Site) -> None:
     assert json.loads(logs.stdout)["lines"][0] == "job a does raises"
 
 
+@pytest.mark.long
 def test_params_come_from_a_file_or_standard_input(site: Site) -> None:
     (site.tmp / "p.json").write_text('{"x": 4}')
     told = site.tu("job", "run", "tiny", "--params", "@p.json")
@@ -260,6 +261,7 @@ def test_ctrl_c_twice_leaves_it_running_and_says_how_to_come_back(site: Site) ->
     assert site.tu("job", "attach", "one").returncode == 1
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_job_that_was_only_attached_to(site: Site) -> None:
     process = site.run("one")
     attached = site.start("job", "attach", "one")
@@ -327,6 +329,7 @@ def test_a_killed_daemon_costs_no_job(site: Site) -> None:
     assert site.began("two") == worker
 
 
+@pytest.mark.long
 def test_sigterm_ends_the_daemon_and_leaves_the_job_for_the_next(site: Site) -> None:
     process = site.run("one")
     pid = connect(start=False).call("GET", "/v1/health")["pid"]
@@ -354,6 +357,7 @@ def test_a_worker_that_is_stopped_from_outside_is_told_as_such(site: Site) -> No
     assert not processes.instances("tiny", str(site.tree))
 
 
+@pytest.mark.long
 def test_the_document_of_a_workers_routes_is_printed(site: Site) -> None:
     told = site.tu("job", "openapi", "tiny")
 

@@ -182,6 +182,7 @@ def test_only_a_provider_of_mode_jobs_takes_one(site: Site) -> None:
     assert caught.value.next == "tu remote call held"
 
 
+@pytest.mark.long
 def test_what_the_worker_refuses_is_that_jobs_failure(site: Site) -> None:
     site.provider()
     host = site.host()
@@ -275,7 +276,11 @@ def test_a_cancel_that_is_ignored_ends_the_worker_and_the_job_is_cancelled(
     ("signum", "said"),
     [
         (signal.SIGKILL, "exit status -9: SIGKILL, often the out-of-memory killer"),
-        (signal.SIGSEGV, "exit status -11: SIGSEGV, a crash in compiled code"),
+        pytest.param(
+            signal.SIGSEGV,
+            "exit status -11: SIGSEGV, a crash in compiled code",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_killed_worker_is_lost_with_the_reason_and_replaced(
@@ -338,6 +343,7 @@ def test_a_silent_worker_is_lost_after_the_time_and_not_before(site: Site) -> No
     assert host.job("long").state == "lost"
 
 
+@pytest.mark.long
 def test_a_quiet_job_of_a_worker_that_answers_is_not_lost(site: Site) -> None:
     site.provider()
     host = site.host(liveness_s=1.0)
@@ -463,6 +469,7 @@ def test_a_slow_start_delays_no_other_provider(site: Site) -> None:
     assert events(host, slow)[-1]["status"] == "completed"
 
 
+@pytest.mark.long
 def test_the_expected_wait_is_known_once_a_job_has_completed(site: Site) -> None:
     site.provider()
     host = site.host()
@@ -497,6 +504,7 @@ def test_an_idle_worker_is_let_go_and_the_next_job_has_a_new_one(site: Site) -> 
     assert host.job(first.job_id).instance != host.job(second.job_id).instance
 
 
+@pytest.mark.long
 def test_a_changed_plugin_has_a_new_worker(site: Site) -> None:
     site.provider()
     host = site.host()
@@ -568,6 +576,7 @@ def test_the_end_leaves_jobs_running_and_no_idle_worker(site: Site) -> None:
     assert caught.value.reason == "stopping"
 
 
+@pytest.mark.long
 def test_the_end_with_services_cancels_all(site: Site) -> None:
     site.provider()
     host = site.host()
@@ -604,6 +613,7 @@ def test_records_are_for_their_owner_alone(site: Site, home: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
+@pytest.mark.long
 def test_a_job_on_the_processor_sees_no_device(site: Site) -> None:
     site.provider(gpu={"policy": "optional", "vram_budget_gb": 1.0})
     host = site.host()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from remote_resident.jobs.job import Event
 
 TERMINAL = ("done", "error")
+_ASK_S = 5.0
 _INTERRUPTED = 128 + signal.SIGINT
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
@@ -35,16 +36,16 @@ def follow(asked: Asked, jobs: "JobClient", job_id: str, *, cancels: bool) -> An
     told: SimpleQueue[Told] = SimpleQueue()
     view = View(asked, job_id)
     threading.Thread(target=_read, args=(jobs, job_id, told), daemon=True).start()
+    cancelling: threading.Thread | None = None
     try:
         with _on_interrupt(told), view:
             while True:
                 one = told.get()
                 if one is None:
-                    if not cancels:
-                        return _left(job_id)
-                    cancels = False
+                    if cancelling is not None or not cancels:
+                        return _left(job_id, cancelling)
                     view.note(f"cancelling {job_id}; Ctrl-C again leaves it running")
-                    _in_background(jobs, job_id)
+                    cancelling = _in_background(jobs, job_id)
                 elif isinstance(one, BaseException):
                     raise _cut(one, job_id)
                 elif one.get("event") in TERMINAL:
@@ -66,13 +67,15 @@ def _read(jobs: "JobClient", job_id: str, told: "SimpleQueue[Told]") -> None:
         told.put(exc)
 
 
-def _in_background(jobs: "JobClient", job_id: str) -> None:
+def _in_background(jobs: "JobClient", job_id: str) -> threading.Thread:
     def ask() -> None:
         # it may have ended by now, and the daemon too: the stream tells
         with contextlib.suppress(ProviderError):
             jobs.cancel(job_id)
 
-    threading.Thread(target=ask, daemon=True).start()
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    return thread
 
 
 @contextlib.contextmanager
@@ -97,7 +100,10 @@ def _cut(exc: BaseException, job_id: str) -> BaseException:
     )
 
 
-def _left(job_id: str) -> Answer:
+def _left(job_id: str, cancelling: threading.Thread | None) -> Answer:
+    if cancelling is not None:
+        # what was asked for first stands, however quickly the second came
+        cancelling.join(_ASK_S)
     next_ = f"tu remote job attach {job_id}"
     document = {
         "ok": False,
