@@ -1,5 +1,6 @@
 """The host daemon: one per user, which nothing that a client does can end."""
 
+import json
 import os
 import signal
 import socket
@@ -338,3 +339,37 @@ def test_a_daemon_that_cannot_start_says_why(home: Path, run: Path) -> None:
 
     assert caught.value.reason == "socket_path"
     assert "no socket found there" in str(caught.value)
+
+
+def tu_daemon(*words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "remote_resident", "remote", "daemon", *words, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.usefixtures("real")
+def test_the_command_runs_one_in_front_refuses_a_second_and_ends_it(run: Path) -> None:
+    first = tu_daemon()
+    assert first.stdout is not None
+    ready = json.loads(first.stdout.readline())
+    second, second_said = ended(tu_daemon())
+    ending, ending_said = ended(tu_daemon("--stop-services"))
+    status, said = ended(first)
+
+    assert ready == {
+        "ready": True,
+        "pid": first.pid,
+        "socket": str(run / "daemon.sock"),
+    }
+    assert (second, second_said["reason"]) == (1, "locked")
+    assert f"(pid {first.pid})" in second_said["error"]
+    assert (ending, ending_said) == (0, {"ok": True, "ended": first.pid})
+    assert (status, said) == (0, {"ok": True, "ended": first.pid})
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, dict[str, object]]:
+    out, _ = process.communicate(timeout=WAIT_S)
+    return process.returncode, json.loads(out)
