@@ -304,21 +304,36 @@ def allowed(name: str) -> bool:
 def container_program(environ: Mapping[str, str], slug: str) -> str:
     """Find docker or podman, as TU_CONTAINER_CLI says or whichever is there.
 
-    Raises ExecEnvironmentError (`container_missing`).
+    Where both are, docker only if its daemon has a socket. Raises ExecEnvironmentError
+    (`container_missing`).
     """
     from shutil import which
 
     chosen = environ.get("TU_CONTAINER_CLI")
     names = [chosen] if chosen else ["docker", "podman"]
-    for name in names:
-        if found := which(name, path=environ.get("PATH")):
-            return found
+    there = [
+        found for name in names if (found := which(name, path=environ.get("PATH")))
+    ]
+    if len(there) > 1 and not _docker_may_answer(environ):
+        return there[-1]
+    if there:
+        return there[0]
     where = f"TU_CONTAINER_CLI = {chosen}" if chosen else "docker, podman"
     raise ExecEnvironmentError(
         f"{slug}: {where}: not found on PATH, a container program wanted",
         reason="container_missing",
         next="export TU_CONTAINER_CLI=/path/to/docker",
     )
+
+
+def _docker_may_answer(environ: Mapping[str, str]) -> bool:
+    host = environ.get("DOCKER_HOST", "")
+    if host or "DOCKER_CONTEXT" in environ:
+        return not host.startswith("unix://") or Path(host[7:]).exists()
+    sockets = [Path("/var/run/docker.sock")]
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        sockets.append(Path(runtime, "docker.sock"))
+    return any(path.exists() for path in sockets)
 
 
 def _interpreter(manifest: "ProviderManifest") -> Path:

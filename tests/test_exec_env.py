@@ -182,6 +182,22 @@ def test_rootless_podman_keeps_the_uid(tmp_path: Path) -> None:
     assert ("--userns=keep-id" in argv) == (os.geteuid() != 0)
 
 
+@pytest.mark.parametrize(
+    ("host", "chosen"),
+    [("unix:///no/such.sock", "podman"), ("tcp://elsewhere:2375", "docker")],
+)
+def test_podman_is_taken_where_docker_has_no_daemon(
+    tmp_path: Path, host: str, chosen: str
+) -> None:
+    docker = program(tmp_path / "bin", "docker")
+    program(tmp_path / "bin", "podman")
+    environ = {"PATH": str(docker.parent), "DOCKER_HOST": host}
+
+    argv, _ = container(tmp_path).argv([], {}, environ)
+
+    assert argv[0] == str(docker.with_name(chosen))
+
+
 def test_the_operator_says_which_container_program(tmp_path: Path) -> None:
     program(tmp_path / "bin", "docker")
     podman = program(tmp_path / "bin", "podman")

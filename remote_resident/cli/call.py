@@ -68,9 +68,12 @@ def _reply(
         from remote_resident.once import run_once
 
         return run_once(provider, payload, timeout_s=asked.timeout)[0]
+    from remote_resident import start_command
     from remote_resident.supervisor import ResidentWorker
 
     worker = ResidentWorker(provider, owned=False)
+    # before anything starts or has to go for it
+    start_command.refuse_bad_request(provider, payload, [worker.socket_path.parent])
     if asked.no_start:
         _refuse_absent(worker)
     elif asked.make_room:
