@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from small_provider import until
 
 from remote_resident import manifest, places, processes
 from remote_resident.manifest import ProviderManifest
@@ -395,6 +396,8 @@ def test_a_stray_variable_that_reached_a_worker_is_named(tmp_path: Path) -> None
     env = {"PATH": os.defpath, **variables, "PYTHONHOME": "", "PYTHONPATH": ""}
     sleeper = subprocess.Popen(["sleep", "60"], env=env)
     try:
+        # closed to a reader for an instant after Popen has returned
+        until(Path(f"/proc/{sleeper.pid}/environ").read_bytes, "its environment")
         found = accept_hostile.reached(tiny, variables, [sleeper.pid])
     finally:
         sleeper.kill()
