@@ -1,8 +1,11 @@
 """The Python side: what a program calls, and cells of local and remote endpoints."""
 
 import json
+import os
+import secrets
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,10 +14,13 @@ from typing import Any
 
 import pytest
 import trustme
+from container_image import PYTHON, Image
 from endpoint_daemon import end_daemon
 from small_endpoint import CANARY, STOP, start_script
+from small_provider import until
 
 from remote_resident.endpoints import client, credentials, host
+from remote_resident.endpoints.compose import Composition, compose
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.store import Settings, Store
 from remote_resident.errors import ProviderError, UsageError
@@ -236,6 +242,61 @@ def test_a_registration_without_an_approval_or_a_terminal_carries_the_card(
     assert problem.wanted == Endpoint.from_dict(
         {**fields, "credential": "NVIDIA_API_KEY", "start": "#!/bin/sh\r\nexit\n"}
     ).digest  # fmt: skip
+
+
+SERVER = (
+    "import signal, http.server as h; signal.signal(15, lambda *a: exit(0)); "
+    'h.HTTPServer(("", 8000), h.SimpleHTTPRequestHandler).serve_forever()'
+)
+
+
+@pytest.fixture
+def contained(daemon: None, base_image: Image) -> Iterator[dict[str, Any]]:
+    """Register what `compose` writes for a small server; end its container."""
+    if os.geteuid() != 0:
+        pytest.skip("a rootless engine keeps its images in the scripts' own home")
+    name = f"t{secrets.token_hex(4)}-service"
+    wanted = Composition(
+        image=base_image.name,
+        port=8000,
+        cache="/opt/cache",
+        user="1000:1000",
+        engine="docker" if Path(base_image.program).name == "docker" else "podman",
+        arguments=(PYTHON, "-c", SERVER),
+    )
+    scripts = compose(wanted)
+    host.connect("local")
+    url = f"http://127.0.0.1:{host.model_endpoints.free_port()}"
+    given = {"start": scripts.start, "stop": scripts.stop, "live": "/"}
+    yield register(name=name, url=url, **given)
+    subprocess.run([base_image.program, "rm", "--force", "--time", "0", name])
+
+
+@pytest.mark.container
+def test_a_composed_container_is_swapped_in_stopped_and_started_after_a_crash(
+    contained: dict[str, Any], base_image: Image
+) -> None:
+    name = contained["name"]
+    code = "import urllib.request as r; result = r.urlopen(BASE_URL).status"
+
+    def inspect(what: str) -> str:
+        words = [base_image.program, "container", "inspect", "--format", what, name]
+        return subprocess.run(words, capture_output=True, text=True).stdout.strip()
+
+    assert host.compute_provider(name, code=code).result == 200
+    first = inspect("{{.Id}}")
+    host.model_endpoints.stop(name)
+    assert inspect("{{.State.Status}}") == "exited"
+    assert host.compute_provider(name, code=code).result == 200
+    subprocess.run([base_image.program, "kill", name], capture_output=True)
+    until(lambda: inspect("{{.State.Status}}") == "exited", "the crash")
+    until(lambda: host.model_endpoints.show(name)["state"] == "stopped", "its notice")
+
+    assert host.compute_provider(name, code=code).result == 200
+
+    assert inspect("{{.Id}}") == first
+    host.model_endpoints.remove(name)
+    assert inspect("{{.State.Status}}") == "exited"
 
 
 # without a daemon

@@ -160,8 +160,9 @@ def test_a_container_of_another_port_or_credential_is_made_anew(
     both = scripts(host)
     host.run(both.start)
 
-    host.run(both.start, **changed)
+    ended = host.run(both.start, **changed)
 
+    assert ended.stderr == ""
     assert len(host.services()) == 2
     assert host.container()["published"] == f"127.0.0.1:{changed.get('port', 20123)}"
     assert host.container()["env"]["NVIDIA_API_KEY"] == changed.get("key", KEY)

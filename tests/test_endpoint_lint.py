@@ -58,6 +58,7 @@ BAD = [
     ("publish", "docker run -d -p '127.0.0.1:${HOST_PORT}:8000' i"),
     ("publish", "docker run -d -p localhost:${HOST_PORT}:8000 i"),
     ("publish", 'P=80:80\ndocker run -d -p "$P" i'),
+    ("publish", 'P=80:80; docker run -d -p "$P" i; P="127.0.0.1:$HOST_PORT:80"'),
     ("publish", 'ARGS="-d -p 80:80"; docker run $ARGS i'),
     ("publish", 'set -- -d -p 80:80; docker run "$@" i'),
     ("publish", 'A=(-d -p 80:80)\ndocker run "${A[@]}" i'),

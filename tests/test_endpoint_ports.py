@@ -1,6 +1,8 @@
 """Ports that are given are free, and given once."""
 
+import fcntl
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -53,6 +55,26 @@ def test_a_port_is_given_once(tmp_path: Path) -> None:
 
     assert len(given) == 100
     assert len(set(given)) == 100
+
+
+def test_who_asks_waits_while_another_is_given_one(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; "
+        "from remote_resident.endpoints import ports; print('asks', flush=True); "
+        "print(ports.free_port(root=Path(sys.argv[1])), flush=True)"
+    )
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"asks\n"
+        assert select.select([child.stdout], [], [], 0.5)[0] == []
+
+    assert child.communicate(timeout=60)[0].strip().isdigit()
 
 
 def test_those_of_other_endpoints_are_not_given() -> None:

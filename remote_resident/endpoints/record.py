@@ -223,7 +223,7 @@ def _url(url: str) -> list[str]:
         return _remote_url(url)
     wanted = f"http://127.0.0.1:PORT with a port from {FIRST_PORT} to {LAST_PORT}"
     local = _LOCAL.fullmatch(url)
-    if local and FIRST_PORT <= int(local[1]) <= LAST_PORT and local[1][0] != "0":
+    if local and FIRST_PORT <= int(local[1]) <= LAST_PORT:
         return []
     return [f"{quoted(url)} found, {wanted}, or https:// on the configured host wanted"]
 
