@@ -17,7 +17,7 @@ from typing import Any
 from remote_resident import processes
 from remote_resident.daemon.client import DaemonClient
 from remote_resident.daemon.server import Places
-from remote_resident.endpoints import credentials, dispatch
+from remote_resident.endpoints import credentials, dispatch, panel
 from remote_resident.endpoints.cell import Line, Work
 from remote_resident.endpoints.changes import Changes
 from remote_resident.endpoints.owner import Owner
@@ -134,7 +134,8 @@ class Host:
             processes.end_all(one.instance, grace_s=0.0)
             if one.run is not None:
                 one.run.end()
-                one.run.settle(DEADLINE_S)
+        for writer in panel.writers:
+            writer.wait(DEADLINE_S)
 
 
 class Call:

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +21,13 @@ from small_endpoint import (
     start_script,
     wait_for,
 )
+from small_provider import provider
 
 from remote_resident import processes, room
-from remote_resident.admission import Memory, Readings
-from remote_resident.endpoints import listener, memory, panel
+from remote_resident.admission import Holder, Memory, Readings
+from remote_resident.endpoints import dispatch, listener, memory, panel
 from remote_resident.errors import ProviderError, UsageError
+from remote_resident.supervisor import ResidentWorker
 
 HOLDS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.01)\n"
 
@@ -380,8 +383,6 @@ def test_what_a_dead_service_left_is_stopped_before_it_is_started_again(
 
 
 def test_stop_waits_for_the_cell_in_hand(host: Any, tmp_path: Path) -> None:
-    import threading
-
     go = tmp_path / "go"
     here = host(endpoint())
     held = here.call("a", "print('cell', flush=True)\n" + HOLDS.format(str(go)))
@@ -504,7 +505,7 @@ def test_a_caller_for_another_is_served_although_work_for_the_resident_keeps_com
 
 def test_a_service_with_budgets_is_held_while_it_is_resident(host: Any) -> None:
     one = endpoint(vram_budget_gb=0.0, ram_budget_gb=0.25)
-    here = host(one)
+    here = host(one, host=memory.Host(readings=ten_gb, holders=room.recorded))
     here.run("a")
     (holder,) = wait_for(lambda: [h for h in room.recorded() if not h.loading])
 
@@ -522,7 +523,8 @@ def test_a_service_that_does_not_fit_is_refused_with_the_numbers_and_not_started
     host: Any, tmp_path: Path
 ) -> None:
     script = f"touch '{tmp_path}/ran'\n{start_script()}"
-    here = host(endpoint(start=script, vram_budget_gb=0.0, ram_budget_gb=1e6))
+    one = endpoint(start=script, vram_budget_gb=0.0, ram_budget_gb=1e6)
+    here = host(one, host=memory.Host(readings=ten_gb, holders=room.recorded))
     error = refused(here)
 
     assert error.reason == "no_room"
@@ -553,6 +555,64 @@ def test_by_memory_as_many_are_resident_as_fit_and_the_least_used_leaves(
     assert [here.state(name) for name in "abc"] == ["ready", "stopped", "ready"]
 
 
+def test_an_idle_worker_that_is_in_the_way_is_retired_and_a_busy_one_is_named(
+    host: Any, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    worker = ResidentWorker(
+        provider(tree, "waits", host={"ram_budget_gb": 3.0}), admit=None
+    )
+
+    def own() -> list[Holder]:
+        return [h for h in room.holders() if h.tree in (None, str(tree))]
+
+    one = endpoint(vram_budget_gb=0.0, ram_budget_gb=4.0)
+    here = host(one, host=memory.Host(readings=ten_gb, holders=own))
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    request = {"op": "predict", "begun": str(begun), "until": str(go)}
+    asking = threading.Thread(target=worker.request, args=[request])
+    try:
+        started = worker.ensure_started()
+        asking.start()
+        wait_for(begun.exists)
+        error = refused(here)
+        assert error.reason == "no_room"
+        assert f"tiny ({tree}, pid {started.pid})" in str(error)
+
+        go.touch()
+        asking.join(DEADLINE_S)
+        assert here.run("a")[-1]["exit_code"] == 0
+        assert not worker.is_running()
+    finally:
+        go.touch()
+        worker.stop(grace_s=0.0)
+
+
+BODIES: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["endpoint: missing, an endpoint's name wanted", "argv: neither argv nor code found, one of them wanted"]),
+    ({"endpoint": "a", "argv": ["x"], "code": "x"}, ["argv: both argv and code found, one of them wanted"]),
+    ({"endpoint": "a", "argv": []}, ["argv: a list of strings, the first a program, wanted"]),
+    ({"endpoint": "a", "argv": ["a\0b"]}, ["argv: a list of strings, the first a program, wanted"]),
+    ({"endpoint": "a", "code": 1}, ["code: a string of Python code wanted"]),
+    ({"endpoint": "a", "code": "x", "cwd": "here"}, ["cwd: an absolute path wanted"]),
+    ({"endpoint": "a", "code": "x", "timeout_s": True}, ["timeout_s: seconds above 0 and up to 604800.0 wanted"]),
+    ({"endpoint": "a", "code": "x", "timeout_s": 0}, ["timeout_s: seconds above 0 and up to 604800.0 wanted"]),
+    ({"endpoint": "a", "code": "x", "timeout_s": 1e400}, ["timeout_s: seconds above 0 and up to 604800.0 wanted"]),
+    ({"endpoint": "a", "code": "x", "shell": "x"}, ["shell: no such field"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "faults"), BODIES)
+def test_a_dispatch_that_is_wrong_is_told_every_fault(
+    body: dict[str, Any], faults: list[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        dispatch.wanted(body)
+
+    assert caught.value.reason == "bad_request"
+    assert [p.text for p in caught.value.problems] == [f"dispatch: {f}" for f in faults]
+
+
 def ten_gb() -> Readings:
     """Ten gigabytes, all free, no device; four of them stay in reserve."""
     return Readings(Memory(total_gb=10.0, free_gb=10.0, available_gb=10.0), ())
@@ -563,6 +623,7 @@ def test_by_memory_needs_budgets_of_all(host: Any) -> None:
         endpoint("a", vram_budget_gb=0.0, ram_budget_gb=0.05),
         endpoint("b"),
         by_memory=True,
+        host=memory.Host(readings=ten_gb, holders=room.recorded),
     )
     here.run("a")
     here.run("b")

@@ -24,7 +24,7 @@ _CHUNK_BYTES = 65536
 _LOOK_BYTES = 2**20
 _SHOWN_LINES = 2000
 
-_writers: "list[subprocess.Popen[bytes]]" = []
+writers: "list[subprocess.Popen[bytes]]" = []
 """Kept until they end, so that each is reaped: they outlast the scripts they were for."""
 
 
@@ -71,8 +71,8 @@ def open_writer(
     finally:
         os.close(read_fd)
         os.close(config)
-    _writers[:] = [one for one in _writers if one.poll() is None]
-    _writers.append(process)
+    writers[:] = [one for one in writers if one.poll() is None]
+    writers.append(process)
     return write_fd, process
 
 
