@@ -692,3 +692,27 @@ def test_a_device_that_is_not_there_is_refused_by_name(site: Site) -> None:
     assert str(caught.value) == (
         "tiny: device 'GPU-none' found, one of auto, cpu wanted"
     )
+
+
+def test_a_full_disk_ends_no_job_and_refuses_the_next(site: Site) -> None:
+    site.provider()
+    host = site.host()
+    site.submit(host, "tiny", "one")
+    site.began("one")
+    records = host._records
+    (pages,) = records._db.execute("PRAGMA page_count").fetchone()
+    records._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(ProviderError) as caught:
+        host.submit("tiny", {"x": "y" * 100_000}, tree=site.tree)
+    site.go("one")
+    got = events(host, "one")
+    # what the file may not have taken is known all the same
+    known = host.job("one")
+    records._db.execute("PRAGMA max_page_count = 100000")
+    again = host.submit("tiny", {}, tree=site.tree)
+
+    assert caught.value.reason == "disk_full"
+    assert got[-1]["status"] == "completed"
+    assert known.state == "completed"
+    assert events(host, again)[-1]["status"] == "completed"

@@ -1,14 +1,17 @@
-"""Whose job is next, and what a reader of its events gets."""
+"""Whose job is next, what a reader of its events gets, and what is remembered."""
 
 import json
 import threading
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from remote_resident.jobs import feed
 from remote_resident.jobs.feed import Feed
+from remote_resident.jobs.job import Job
 from remote_resident.jobs.queue import Key, Queue
+from remote_resident.jobs.records import Records
 
 A, B, C = ("/t", "a"), ("/t", "b"), ("/t", "c")
 
@@ -134,3 +137,34 @@ def test_many_events_are_read_in_order() -> None:
         events.add({"event": "log", "n": number})
 
     assert [e["n"] for e in islice(reader, 2000) if e] == list(range(2000))
+
+
+def job(name: str, **more: object) -> Job:
+    known = {"slug": "t", "tree": "/t", "provider": "/t/p", "lock_tree": "/t"}
+    return Job(job_id=name, params={}, created=1.0, **known, **more)  # type: ignore[arg-type]
+
+
+def test_what_the_file_did_not_take_is_known_and_saved_later(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    records = Records(path)
+    records.add(job("a"))
+    records.add(job("b"))
+    (pages,) = records._db.execute("PRAGMA page_count").fetchone()
+    records._db.execute(f"PRAGMA max_page_count = {pages}")
+    ended = job("a", state="completed", started=1.0, ended=3.0)
+    tail = [{"event": "log", "message": "x" * 100_000}, {"event": "done"}]
+
+    saved = records.save(ended, tail, ["a line"])
+
+    assert not saved
+    assert records.get("a") == ended
+    assert (records.tail("a"), records.stderr("a")) == (tail, ["a line"])
+    assert [one.state for one in records.all()] == ["queued", "completed"]
+    records._db.execute("PRAGMA max_page_count = 100000")
+    assert records.save(job("b"), [])
+    records.close()
+    again = Records(path)
+    assert (again.get("a"), again.tail("a")) == (ended, tail)
+    assert again.usual_s("/t", "t") == 2.0
+    assert [one.job_id for one in again.live()] == ["b"]
+    again.close()

@@ -10,12 +10,10 @@ of another job where there is one, and is refused otherwise.
 """
 
 import contextlib
-import math
 import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,7 @@ from remote_resident import manifest as manifests
 from remote_resident import places, start_command
 from remote_resident.daemon.door import tell
 from remote_resident.errors import AdmissionRefused, ProviderError, UsageError
-from remote_resident.jobs import asking, environment, running, starting
+from remote_resident.jobs import asking, environment, running, settings, starting
 from remote_resident.jobs.devices import device_named
 from remote_resident.jobs.feed import Feed
 from remote_resident.jobs.job import (
@@ -40,26 +38,21 @@ from remote_resident.jobs.lane import HEALTH_S, Lane, Live, log_size, stderr_of
 from remote_resident.jobs.queue import Key, Queue
 from remote_resident.jobs.records import Records
 from remote_resident.jobs.running import Run, Unknown, failed, failed_by
+from remote_resident.jobs.watch import AGAIN_S, Watch, in_thread
 from remote_resident.jobs.worker.ids import refused_id
 
 if TYPE_CHECKING:
     from remote_resident.held import Held
     from remote_resident.manifest import ProviderManifest
 
-LIVENESS_S = 600.0
-"""How long a worker with a job in hand may give no sign of life."""
-CANCEL_GRACE_S = 60.0
-"""How long a job may ignore its cancel, where TU_JOB_CANCEL_GRACE_S does not say."""
-_HOST_GRACE_S = 15.0
-"""What the host waits on top of that: the worker itself is to end first."""
 _LOOK_S = 0.5
 _SAVE_S = 1.0
 _STDERR_LINES = 400
-_TOLD = 50
+_TOLD = 20
 """So many of those who wait are told of each step that they come nearer."""
-_AGAIN_S = 10.0
-"""How often a cancel is asked for that has not come to an end."""
 _LEAVE_S = 30.0
+_LONGEST_GRACE_S = 600.0
+"""How long jobs may take to heed a cancel at the end of the host, where that ends them."""
 
 
 class JobHost:
@@ -72,11 +65,14 @@ class JobHost:
         admit: start_command.Admit | None = starting.admit,
         records: Path | None = None,
     ) -> None:
-        self.liveness_s = liveness_s or _seconds("TU_JOB_LIVENESS_S") or LIVENESS_S
-        self._grace_s = _cancel_grace()
         self._admit = admit
         self._records = Records(records or places.state_dir() / "jobs.sqlite")
         self._lock = threading.RLock()
+        self._watch = Watch(
+            liveness_s=liveness_s or settings.liveness_s(),
+            grace_s=settings.cancel_grace_s(),
+            lock=self._lock,
+        )
         self._queue = Queue()
         self._lanes: dict[Key, Lane] = {}
         self._live: dict[str, Live] = {}
@@ -155,13 +151,14 @@ class JobHost:
             if state in (QUEUED, STARTING):
                 self._finish(live, running.cancelled(live.job))
             abort = state == STARTING and not self._queue.has(lane.key)
+            starting_now = lane.give_up_start() if abort else None
             if state == QUEUED:
                 self._begin_next()
-        if abort:
-            _in_thread(lane.abort_start)
+        if starting_now is not None:
+            in_thread(lane.end_start, starting_now)
         if state == RUNNING:
-            live.ask_again = time.monotonic() + _AGAIN_S
-            _in_thread(asking.cancel, lane.socket, job_id, HEALTH_S)
+            live.ask_again = time.monotonic() + AGAIN_S
+            in_thread(asking.cancel, lane.socket, job_id, HEALTH_S)
         return live.job
 
     def job(self, job_id: str) -> Job:
@@ -248,11 +245,11 @@ class JobHost:
                 if live is not None and job.state == RUNNING:
                     attached.add(job.instance or "")
                     live.lane.in_hand = live
-                    _in_thread(self._conduct, live, True)
+                    in_thread(self._conduct, live, True)
             self._adopt_idle(attached)
             self._begun = True
             self._begin_next()
-        _in_thread(self._watch)
+        in_thread(self._keep_watch)
 
     def _resumed(self, job: Job) -> Live | None:
         try:
@@ -299,9 +296,9 @@ class JobHost:
             waiting = [live for live in self._live.values() if stop_services]
         for live in waiting:
             self.cancel(live.job.job_id)
-        grace_s = self._grace_s if math.isfinite(self._grace_s) else CANCEL_GRACE_S
+        grace_s = min(self._watch.grace_s, _LONGEST_GRACE_S)
         enders = [
-            _in_thread(lane.end, _LEAVE_S if lane.idle else grace_s)
+            in_thread(lane.end, _LEAVE_S if lane.idle else grace_s)
             for lane in lanes
             if stop_services or lane.idle
         ]
@@ -351,7 +348,7 @@ class JobHost:
             self._change(live, state=STARTING)
             self._save(live)
             live.feed.add({"event": STARTING, "job_id": job_id})
-            _in_thread(self._conduct, live, False)
+            in_thread(self._conduct, live, False)
         self._say_places()
 
     def _change(self, live: Live, **changes: Any) -> None:
@@ -535,14 +532,14 @@ class JobHost:
 
     # --- the watching thread
 
-    def _watch(self) -> None:
+    def _keep_watch(self) -> None:
         saved = time.monotonic()
         while not self._over.wait(_LOOK_S):
             with self._lock:
                 lanes = list(self._lanes.values())
             for lane in lanes:
                 try:
-                    self._look_at(lane)
+                    self._watch.look_at(lane)
                 except Exception as exc:  # one worker must not leave the others unseen
                     tell(f"looking at {lane.key[1]}", exc)
             if time.monotonic() - saved >= _SAVE_S:
@@ -551,75 +548,6 @@ class JobHost:
                     for live in self._live.values():
                         if live.changed:
                             self._save(live)
-
-    def _look_at(self, lane: Lane) -> None:
-        live = lane.in_hand
-        if live is not None and live.lost is not None:
-            return self._cut(live)
-        if lane.held is None or lane.ending:
-            return None
-        if live is None:
-            if lane.has_ended() or lane.stopped() or self._idle_too_long(lane):
-                self._retire(lane)
-            return None
-        if live.job.state != RUNNING:
-            return None
-        now = time.monotonic()
-        silent_s = now - live.heard
-        if lane.stopped():
-            self._lose(live, f"its worker {lane.pid} is stopped (state T)")
-        elif silent_s > self.liveness_s:
-            self._lose(
-                live,
-                f"its worker {lane.pid} gave no sign of life for {silent_s:.1f} s, "
-                f"one within {self.liveness_s} s wanted",
-            )
-        elif live.cancelled_at is not None and (
-            now - live.cancelled_at > self._grace_s + _HOST_GRACE_S
-        ):
-            self._lose(live, f"its cancel was ignored for {self._grace_s} s")
-        elif not lane.asking and self._is_to_ask(live, now):
-            lane.asking = True
-            _in_thread(self._ask, live)
-        return None
-
-    def _is_to_ask(self, live: Live, now: float) -> bool:
-        asked_again = live.cancelled_at is not None and now >= live.ask_again
-        return asked_again or now - live.heard > self.liveness_s / 10
-
-    def _ask(self, live: Live) -> None:
-        """Ask a worker whether it lives; and for the end of its job, if that is due."""
-        lane = live.lane
-        try:
-            if live.cancelled_at is not None and time.monotonic() >= live.ask_again:
-                live.ask_again = time.monotonic() + _AGAIN_S
-                asking.cancel(lane.socket, live.job.job_id, HEALTH_S)
-            if asking.health(lane.socket, max(1.0, self.liveness_s / 10)) is not None:
-                live.heard = time.monotonic()
-        finally:
-            lane.asking = False
-
-    def _lose(self, live: Live, why: str) -> None:
-        """Give a worker up: its job's thread sees the end of the stream."""
-        live.lost = why
-        self._cut(live)
-
-    def _cut(self, live: Live) -> None:
-        stream = live.stream
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.shutdown(socket.SHUT_RDWR)
-
-    def _idle_too_long(self, lane: Lane) -> bool:
-        limit_s = lane.starter.idle_timeout_s()
-        return time.monotonic() - lane.idle_since > limit_s
-
-    def _retire(self, lane: Lane) -> None:
-        with self._lock:
-            if lane.in_hand is not None:
-                return
-            lane.ending = True
-        _in_thread(lane.end, _LEAVE_S if lane.stopped_looks == 0 else 0.0)
 
 
 def refuse_mode(manifest: "ProviderManifest") -> None:
@@ -635,26 +563,3 @@ def refuse_mode(manifest: "ProviderManifest") -> None:
 def _provider_of(job: Job) -> "ProviderManifest":
     """Read a job's manifest as it is now."""
     return manifests.load(Path(job.provider) / manifests.FILE, Path(job.lock_tree))
-
-
-def _in_thread(function: Callable[..., object], *args: Any) -> threading.Thread:
-    thread = threading.Thread(target=function, args=args, daemon=True)
-    thread.start()
-    return thread
-
-
-def _seconds(name: str) -> float | None:
-    """Read a setting; None: not set, or no number of seconds."""
-    try:
-        found = float(os.environ.get(name, ""))
-    except ValueError:
-        return None
-    return found if math.isfinite(found) else None
-
-
-def _cancel_grace() -> float:
-    """Read how long a cancel may be ignored; infinite: for ever."""
-    found = _seconds("TU_JOB_CANCEL_GRACE_S")
-    if found is None:
-        return CANCEL_GRACE_S
-    return found if found > 0 else math.inf

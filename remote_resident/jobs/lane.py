@@ -175,15 +175,17 @@ class Lane:
                 held.end(grace_s)
                 held.wait_end(ENDED_WAIT_S)
 
-    def abort_start(self) -> None:
-        """Give up a start that nobody wants any more."""
-        starter = self.starter
-        starter.stops += 1
-        if starter.instance is not None and self.held is None:
-            cli = None
-            with contextlib.suppress(ProviderError):
-                cli = starter.container_cli()
-            processes.end_all(starter.instance, grace_s=END_GRACE_S, container_cli=cli)
+    def give_up_start(self) -> str | None:
+        """Have a start fail that nobody wants any more; give its instance, None: none."""
+        self.starter.stops += 1
+        return None if self.held is not None else self.starter.instance
+
+    def end_start(self, instance: str) -> None:
+        """End what a start that was given up has come to."""
+        cli = None
+        with contextlib.suppress(ProviderError):
+            cli = self.starter.container_cli()
+        processes.end_all(instance, grace_s=END_GRACE_S, container_cli=cli)
 
     def how_it_ended(self) -> str:
         """Say how the worker ended, in words."""

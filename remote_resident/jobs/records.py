@@ -43,6 +43,8 @@ class Records:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._unsaved: dict[str, tuple[Job, list[Event], list[str]]] = {}
+        """What the file did not take."""
         places.ensure(path.parent)
         self._db = self._opened()
 
@@ -55,6 +57,7 @@ class Records:
         params = json.dumps(job.params)
         try:
             with self._lock, self._db:
+                self._unsaved.pop(job.job_id, None)
                 self._db.execute("DELETE FROM jobs WHERE id = ?", [job.job_id])
                 self._db.execute(
                     "INSERT INTO jobs (id, tree, slug, state, job, params) "
@@ -65,27 +68,40 @@ class Records:
         except sqlite3.Error as exc:
             raise _unusable(self.path, exc) from None
 
-    def save(
-        self, job: Job, tail: Sequence[Event], stderr: Sequence[str] | None = None
-    ) -> bool:
-        """Record how a job stands; False where it could not be, which was then said."""
+    def save(self, job: Job, tail: Sequence[Event], stderr: Sequence[str] = ()) -> bool:
+        """Record how a job stands; False where it could not be, which is then said.
+
+        It is known here meanwhile, and tried again with the next.
+        """
+        with self._lock:
+            self._unsaved[job.job_id] = (job, list(tail), list(stderr))
+            try:
+                for one in list(self._unsaved.values()):
+                    self._save(*one)
+                    del self._unsaved[one[0].job_id]
+            except sqlite3.Error as exc:
+                # a full disk must not end what runs
+                tell(f"{self.path}: job {job.job_id} not recorded: {exc}")
+                return False
+        return True
+
+    def _save(self, job: Job, tail: list[Event], stderr: list[str]) -> None:
         seconds = None
         if job.started is not None and job.ended is not None:
             seconds = job.ended - job.started
-        values = [job.state, seconds, _text(job), json.dumps(tail, default=str)]
-        change = "state = ?, seconds = ?, job = ?, tail = ?"
-        if stderr is not None:
-            change += ", stderr = ?"
-            values.append(json.dumps(stderr))
-        try:
-            with self._lock, self._db:
-                sql = f"UPDATE jobs SET {change} WHERE id = ?"
-                self._db.execute(sql, [*values, job.job_id])
-        except sqlite3.Error as exc:
-            # a full disk must not end what runs: it is known here, and said later
-            tell(f"{self.path}: job {job.job_id} not recorded: {exc}")
-            return False
-        return True
+        with self._db:
+            self._db.execute(
+                "UPDATE jobs SET state = ?, seconds = ?, job = ?, tail = ?, stderr = ? "
+                "WHERE id = ?",
+                [
+                    job.state,
+                    seconds,
+                    _text(job),
+                    json.dumps(tail, default=str),
+                    json.dumps(stderr),
+                    job.job_id,
+                ],
+            )
 
     def live(self) -> list[Job]:
         """List the jobs that had not ended, oldest first."""
@@ -94,21 +110,28 @@ class Records:
 
     def get(self, job_id: str) -> Job | None:
         """Give a job with its params; None: not remembered."""
+        unsaved = self._unsaved.get(job_id)
+        if unsaved is not None:
+            return unsaved[0]
         rows = self._rows("SELECT job, params FROM jobs WHERE id = ?", [job_id])
         return _job(*rows[0]) if rows else None
 
     def tail(self, job_id: str) -> list[Event]:
         """Give the last events of a job."""
-        return self._list("tail", job_id)
+        unsaved = self._unsaved.get(job_id)
+        return self._list("tail", job_id) if unsaved is None else unsaved[1]
 
     def stderr(self, job_id: str) -> list[str]:
         """Give the last lines that an ended job wrote."""
-        return self._list("stderr", job_id)
+        unsaved = self._unsaved.get(job_id)
+        return self._list("stderr", job_id) if unsaved is None else unsaved[2]
 
     def all(self, limit: int = KEPT) -> list[Job]:
         """List jobs, newest first, without their params."""
         sql = "SELECT job, '{}' FROM jobs ORDER BY number DESC LIMIT ?"
-        return [_job(*row) for row in self._rows(sql, [limit])]
+        jobs = [_job(*row) for row in self._rows(sql, [limit])]
+        unsaved = dict(self._unsaved)
+        return [unsaved[j.job_id][0] if j.job_id in unsaved else j for j in jobs]
 
     def usual_s(self, tree: str, slug: str) -> float | None:
         """Give the mean seconds of a provider's last completed jobs; None: none yet."""
