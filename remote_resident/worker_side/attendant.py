@@ -14,7 +14,7 @@ import sys
 import time
 from time import monotonic
 
-from . import callers, calls, door, left_behind, memory, protocol
+from . import callers, calls, door, left_behind, memory, overtime, protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ else:
 
 BROKEN = 70
 """Exit status where the model closed our descriptors, or for a bug of our own."""
-STUCK = 124
-"""Exit status where a load or a prediction took longer than it may."""
-MARGIN_S = 5.0
-"""How much later than who waits outside we end a stuck worker: it tells more."""
 LAST_CALL_S = 10.0
 """How long who connected as the door shut may take to send a request."""
 AGAIN_S = 1.0
@@ -79,8 +75,7 @@ class Attendant:
         self.heard_late = 0
         self._obeyed = 0
         self._accept_at: float | None = None
-        self._watched_until = 0.0
-        self._watched_for = 0.0
+        self.overtime = overtime.Overtime(self)
         self._owners: dict[int, str] = {}
         self._bell, self.bell_w = _pipe()
         self.turn, self._turn_w = _pipe()
@@ -265,7 +260,7 @@ class Attendant:
             while not self.gone:
                 self.wake_at = self._next_time()
                 wait = max(0.0, self.wake_at - monotonic())
-                self._watch(wait)
+                self.overtime.wind(wait)
                 events = self.callers.epoll.poll(wait if wait < 1e9 else None)
                 with self.lock:
                     for fd, _ in events:
@@ -510,9 +505,9 @@ class Attendant:
             waiting = [*self.queue, *([self.running] if self.running else [])]
             times = [c.due for c in waiting if c.due is not None and not c.answered]
             times += [p.last_call for p in self.callers.peers.values() if p.last_call]
-            others = (self._leave_time(), self._accept_at, self._stuck_time())
+            others = (self._leave_time(), self._accept_at, self.overtime.due())
             times += [t for t in others if t is not None]
-        limit_s = self._limit_s()
+        limit_s = self.overtime.limit_s()
         if limit_s:
             # what begins while we sleep does not wake us
             times.append(monotonic() + limit_s / 4)
@@ -529,59 +524,17 @@ class Attendant:
         elif self.orphaned is not None:
             times.append(max(self.orphaned, self.active) + self.options.orphan_grace_s)
         # an open connection keeps the worker, whoever holds it
-        if self.options.idle_timeout_s > 0 and not self.callers.peers and self._open():
+        if (
+            self.options.idle_timeout_s > 0
+            and not self.callers.peers
+            and self.is_open()
+        ):
             times.append(self.active + self.options.idle_timeout_s)
         return min(times) if times else None
 
-    def _open(self) -> bool:
+    def is_open(self) -> bool:
+        """Say whether callers are let in."""
         return self.door.listener is not None
-
-    # --- a model that does not come back
-
-    def _limit_s(self) -> float:
-        """Give how long what runs now may take, a load or a prediction; 0: for ever."""
-        loading = not self._open() and not self.options.once
-        options = self.options
-        limit_s = options.start_timeout_s if loading else options.request_timeout_s
-        return float(limit_s)
-
-    def _stuck_time(self) -> float | None:
-        """Give when what runs now has taken too long. Who waits outside is earlier."""
-        limit_s = self._limit_s()
-        if not limit_s or self.gone or (self._open() and self.running is None):
-            return None
-        begun = self.begun if self._open() else self.began
-        return begun + limit_s + min(MARGIN_S, max(1.0, limit_s))
-
-    def _end_stuck(self) -> None:
-        self.log(
-            f"no end {self._limit_s()} s after the begin of a "
-            f"{'prediction' if self._open() or self.options.once else 'load'}; leaving"
-        )
-        faulthandler.dump_traceback(self.log_fd, all_threads=True)
-        self.leave_at_once(STUCK)
-
-    def _watch(self, wait_s: float) -> None:
-        """Have the process ended where this thread does not come to run for too long.
-
-        A call into C can hold the interpreter for ever, and this thread with it; the
-        watchdog is C's own. It is wound up again before it can run down.
-        """
-        limit_s = self._limit_s()
-        if not limit_s:
-            if self._watched_for:
-                self._watched_for = 0.0
-                faulthandler.cancel_dump_traceback_later()
-            return
-        needed = wait_s + limit_s + min(MARGIN_S, max(1.0, limit_s))
-        now = monotonic()
-        if self._watched_for == limit_s and now + needed < self._watched_until:
-            return
-        self._watched_for = limit_s
-        self._watched_until = now + needed + limit_s / 4
-        faulthandler.dump_traceback_later(
-            needed + limit_s / 4, exit=True, file=self.log_fd
-        )
 
     def leave_at_once(self, status: int) -> None:
         """End the process and all that its model has started, whatever they do."""
@@ -603,9 +556,9 @@ class Attendant:
         if due is not None and due <= now:
             running.answered = True
             self._time_out(running)
-        stuck = self._stuck_time()
+        stuck = self.overtime.due()
         if stuck is not None and stuck <= now:
-            self._end_stuck()
+            self.overtime.end()
         if self._accept_at is not None and self._accept_at <= now:
             self._accept_again()
         leave = self._leave_time()
@@ -620,7 +573,7 @@ class Attendant:
 
     def _retire(self) -> None:
         """Leave for want of requests, unless one is at the door."""
-        if not self._open():
+        if not self.is_open():
             what = "answer" if self.options.once else "load for"
             self.log(f"nobody is left to {what}; leaving")
             self.leave_at_once(128 + signal.SIGTERM)

@@ -53,7 +53,7 @@ Output. Descriptor 1 is turned to stderr before the script is loaded, whatever p
 Stuck. A prediction or a load that takes longer than it may is ended by who waits for it,
 outside. Where nobody does any more, the attendant does it, and where a call into C has
 the interpreter, and the attendant with it, faulthandler's watchdog, which needs neither.
-Who leaves takes along what the model has started: see `left_behind`.
+See `overtime`. Who leaves takes along what the model has started: see `left_behind`.
 
 Files. `loop` is the main thread, `attendant` the other, `callers` who watches whom, `calls`
 one request, `door` the path, `memory` the meter, `argv` the command line, `protocol` the
