@@ -156,12 +156,10 @@ def tables(trial: "Trial") -> dict[str, dict[str, object]]:
     if not answers and trial.fresh is not None:
         answers = [trial.fresh]
     held = [given.seconds for given in answers[1:] if given.seconds is not None]
+    compared = [given for _, given in _compared(trial)]
     identical = None
-    if trial.answers:
-        identical = not any(
-            answer.differences(answers[0], other)
-            for other in [*answers[1:], *([trial.fresh] if trial.fresh else [])]
-        )
+    if len(compared) > 1:
+        identical = not any(answer.differences(compared[0], c) for c in compared[1:])
     return {
         "timing": {
             "spawn_to_ready_s": started.spawn_to_ready_s if started else None,
@@ -276,17 +274,25 @@ def _of(slug: str, name: str, problem: Problem) -> Problem:
 
 
 def _not_identical(provider: "ProviderManifest", trial: "Trial") -> Iterator[Problem]:
-    if not provider.smoke_deterministic or not trial.answers:
+    if not provider.smoke_deterministic:
         return
-    (_, first), *others = trial.answers
-    if trial.fresh is not None:
-        others.append(("fresh", trial.fresh))
+    (_, first), *others = _compared(trial)
     for name, other in others:
         what = f"first and {name} request"
         found = answer.not_identical(provider.slug, what, first, other)
         if found:
             yield from found
             return
+
+
+def _compared(trial: "Trial") -> "list[tuple[str, answer.Answer]]":
+    """Name the answers to the one request, which are to be the same."""
+    given = list(trial.answers)
+    if trial.fresh is not None:
+        given.append(("fresh" if given else "first", trial.fresh))
+    if trial.again is not None:
+        given.append(("second", trial.again))
+    return given
 
 
 def _over_budget(provider: "ProviderManifest", trial: "Trial") -> Iterator[Problem]:

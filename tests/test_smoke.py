@@ -630,3 +630,16 @@ def test_what_changes_while_the_smoke_runs_is_not_certified(tmp_path: Path) -> N
         "stale: tiny: changed while the smoke ran: worker "
     )
     assert not measured.report_path(tiny).exists()
+
+
+def test_two_fresh_processes_that_answer_otherwise_are_not_deterministic(
+    tmp_path: Path,
+) -> None:
+    runtime = {"mode": "subprocess", "mode_reason": "keeps state"}
+    asked = {"repeat": 0, "deterministic": True}
+    worker = answering('{"answer": 42, "pid": os.getpid()}')
+
+    result = smoked(provider(tmp_path, worker, runtime=runtime, smoke=asked))
+
+    assert result.reason == "not_deterministic"
+    assert "tiny: first and second request: reply.pid: " in result.lines[0]
