@@ -91,6 +91,8 @@ def find_tree(
     a tree that somebody named has no manifests/.
     """
     environ = os.environ if environ is None else environ
+    if explicit == "":
+        raise UsageError("--tree: nothing found after it, the path of a tree wanted")
     if explicit is not None:
         return _named_tree("--tree", Path(explicit))
     if named := environ.get("TU_REMOTE_TREE"):
@@ -169,8 +171,8 @@ def _base(
     below_home: str, variable: str, default: str, environ: Mapping[str, str] | None
 ) -> Path:
     environ = os.environ if environ is None else environ
-    if moved := environ.get("TU_REMOTE_HOME"):
-        return _trusted(_trusted(_absolute(moved)) / below_home)
+    if moved := _moved(environ):
+        return _trusted(_trusted(moved) / below_home)
     named = environ.get(variable, "")
     # the XDG rule: a relative value counts as none
     if named.startswith("/"):
@@ -214,8 +216,8 @@ def user_home(environ: Mapping[str, str]) -> Path | None:
 
 
 def _runtime_path(environ: Mapping[str, str]) -> Path:
-    if moved := environ.get("TU_REMOTE_HOME"):
-        return _trusted(_absolute(moved)) / "run"
+    if moved := _moved(environ):
+        return _trusted(moved) / "run"
     named = environ.get("XDG_RUNTIME_DIR", "")
     if named.startswith("/"):
         return Path(named) / _APP
@@ -229,6 +231,19 @@ def _temp_dir(environ: Mapping[str, str]) -> Path:
         if named.startswith("/"):
             return Path(named)
     return Path("/tmp")
+
+
+def _moved(environ: Mapping[str, str]) -> Path | None:
+    """Give the one place of all; a relative one would be another for each directory."""
+    named = environ.get("TU_REMOTE_HOME")
+    if not named:
+        return None
+    if not named.startswith("/"):
+        raise UsageError(
+            f"TU_REMOTE_HOME: {named!r} found, an absolute path wanted",
+            next='export TU_REMOTE_HOME="$HOME/.tu-remote"',
+        )
+    return Path(named)
 
 
 def _absolute(named: str) -> Path:

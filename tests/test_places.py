@@ -272,3 +272,25 @@ def test_a_home_of_another_user_is_not_trusted(
 
     with pytest.raises(ProviderError, match="uid 65534 with mode 0755 found"):
         places.cache_dir()
+
+
+def test_a_home_that_is_another_in_each_directory_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TU_REMOTE_HOME", "here")
+
+    for place in (places.cache_dir, places.state_dir, places.runtime_dir):
+        with pytest.raises(UsageError) as caught:
+            place()
+        assert str(caught.value) == (
+            "TU_REMOTE_HOME: 'here' found, an absolute path wanted"
+        )
+
+
+def test_an_empty_tree_is_no_usage() -> None:
+    with pytest.raises(UsageError) as caught:
+        places.find_tree("")
+
+    assert (
+        str(caught.value) == "--tree: nothing found after it, the path of a tree wanted"
+    )
