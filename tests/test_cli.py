@@ -640,3 +640,21 @@ def test_a_full_disk_under_the_output_is_said_and_no_success(tree: Path) -> None
         1,
         "standard output: No space left on device: what follows is lost\n",
     )
+
+
+def test_control_codes_of_a_model_reach_no_terminal(tree: Path) -> None:
+    log = places.log_path("alpha", tree)
+    places.ensure(log.parent)
+    log.write_text("\x1b[2Jgone\tnow\r\n")
+    argv = [*TU, "remote", "logs", "alpha"]
+    ours, theirs = os.openpty()
+    try:
+        subprocess.run(argv, cwd=tree, stdout=theirs, check=True, timeout=DEADLINE_S)
+        shown = os.read(ours, 4096)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    piped = subprocess.run(argv, cwd=tree, capture_output=True, check=True)
+
+    assert shown == b"\\x1b[2Jgone\tnow\r\n"
+    assert piped.stdout.startswith(b"\x1b[2Jgone")

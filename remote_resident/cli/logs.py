@@ -42,7 +42,8 @@ def run(asked: Asked) -> Answer:
         lines = [line.rstrip("\n") for line in deque(log, max(0, asked.lines))]
         if asked.follow:
             _follow(asked, path, log, lines)
-    return Answer(document={"log": str(path), "lines": lines}, text="\n".join(lines))
+    text = "\n".join(_shown(asked, line) for line in lines)
+    return Answer(document={"log": str(path), "lines": lines}, text=text)
 
 
 def _follow(asked: Asked, path: Path, log: TextIO, lines: list[str]) -> None:
@@ -64,5 +65,16 @@ def _follow(asked: Asked, path: Path, log: TextIO, lines: list[str]) -> None:
 
 def _show(asked: Asked, line: str) -> None:
     # a stream: one document a line
-    print(json.dumps({"line": line}) if asked.json else line, file=asked.stdout)
+    text = json.dumps({"line": line}) if asked.json else _shown(asked, line)
+    print(text, file=asked.stdout)
     asked.stdout.flush()
+
+
+def _shown(asked: Asked, line: str) -> str:
+    """Give a line as the model wrote it; to a terminal, with its control codes shown."""
+    return escaped(line) if asked.stdout.isatty() else line
+
+
+def escaped(line: str) -> str:
+    """Give a line whose control codes can be read and move nothing."""
+    return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in line)
