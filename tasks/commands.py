@@ -52,7 +52,8 @@ def judged(step: str, checks: Sequence["ProviderCheck"]) -> Came:
 
 
 def _judged(step: str, found: "ProviderCheck") -> StepResult:
-    notes = [f"note: {note}" for note in found.notes]
+    risks = [f"note: {warning}" for warning in found.warnings]
+    notes = [*risks, *(f"note: {note}" for note in found.notes)]
     if not found.ok:
         result = refused(step, found.problems, lines=notes)
         ours = any(problem.reason == "internal" for problem in found.problems)
@@ -62,8 +63,9 @@ def _judged(step: str, found: "ProviderCheck") -> StepResult:
     if found.set_up:
         return StepResult(step, "present", "set up on this machine", lines=notes)
     # one line each: a tree has many providers that a machine has not
-    elsewhere = "; verified elsewhere" if notes else ""
-    return StepResult(step, "present", f"not set up on this machine{elsewhere}")
+    elsewhere = "; verified elsewhere" if found.notes else ""
+    detail = f"not set up on this machine{elsewhere}"
+    return StepResult(step, "present", detail, lines=risks)
 
 
 def as_tu(result: StepResult, typed: Mapping[str, str] | None = None) -> StepResult:

@@ -34,6 +34,8 @@ class ProviderCheck:
     """Weights whose digest was not computed now."""
     notes: tuple[str, ...] = ()
     """What is worth knowing of its claims, and wrong nowhere."""
+    warnings: tuple[str, ...] = ()
+    """What the manifest declares that is allowed and still a risk: it fails nothing."""
 
     @property
     def ok(self) -> bool:
@@ -104,7 +106,11 @@ def _whole(
         *_shared_operations(provider, claims),
     ]
     if not machine:
-        return ProviderCheck(slug=provider.slug, problems=_distinct(problems))
+        return ProviderCheck(
+            slug=provider.slug,
+            problems=_distinct(problems),
+            warnings=tuple(provider.warnings()),
+        )
     return _machine(provider, problems, deep=deep)
 
 
@@ -229,7 +235,10 @@ def _machine(
     if not measured.there(path):
         notes = compared(provider, None, state="missing").notes
         return ProviderCheck(
-            slug=provider.slug, problems=_distinct(declared), notes=notes
+            slug=provider.slug,
+            problems=_distinct(declared),
+            notes=notes,
+            warnings=tuple(provider.warnings()),
         )
     weights = provider.check_weights(deep=deep)
     python = provider.python_executable()
@@ -249,6 +258,7 @@ def _machine(
         set_up=True,
         from_memo=weights.from_memo,
         notes=notes,
+        warnings=tuple(provider.warnings()),
     )
 
 

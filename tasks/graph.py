@@ -9,6 +9,7 @@ objects; the reporter shows the results that they leave in the task's node.
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,12 +40,14 @@ Developer = Mapping[str, tuple[str, Callable[[Path], Making]]]
 """Commands for whoever changes this project: a line of help, and the making."""
 
 _SIGNPOSTS = {
-    "env": "Create a provider's environment by its lock's recipe: doit env:<slug>",
-    "verify": "Read every weight of a provider in full: doit verify:<slug>",
-    "accept": "Put a provider through the acceptance suite: doit accept:<slug>",
-    "room": "Say whether a provider would fit on this machine now: doit room:<slug>",
+    "env": "Create the environment by the lock: doit env:<slug>",
+    "verify": "Read every weight in full: doit verify:<slug>",
+    "accept": "Run the acceptance suite: doit accept:<slug>",
+    "room": "Say whether it would fit now: doit room:<slug>",
     "lock": "Resolve locks/<name>.in anew: doit lock:<name>",
 }
+_DOC_WIDTH = 53
+"""Columns that `doit list` has for what a task does, beside the names that ship."""
 _REMEMBERING = frozenset({"clean", "forget", "ignore", "reset-dep", "dumpdb"})
 """doit's own commands about what it remembers or deletes, which here is nothing."""
 
@@ -261,8 +264,13 @@ def _chain(whole: Whole, after: list[str], *, alone: bool) -> "Iterator[Task]":
         node=whole.node,
         uptodate=whole,
         task_dep=[f"{step}:{slug}" for step in STEPS],
-        doc=provider.description or f"Set up {slug}",
+        doc=_short(provider.description) or f"Set up {slug}",
     )
+
+
+def _short(text: str) -> str:
+    """Cut a description so that its line in `doit list` fits eighty columns."""
+    return textwrap.shorten(text, _DOC_WIDTH, placeholder=" …")
 
 
 def _unreadable(

@@ -11,7 +11,7 @@ import pytest
 from small_tree import MANIFEST, look_alike, pin, provider, tree
 
 from remote_resident.errors import UsageError
-from tasks import check, claims, findings, measured
+from tasks import check, claims, commands, findings, measured
 
 LONG_AGO = 1_000_000_000
 WEIGHTS = """
@@ -416,3 +416,19 @@ def test_a_home_that_cannot_be_looked_at_is_named(
         assert ran.returncode == (1 if words[0] == "setup" else 0), said
         assert "Traceback" not in said
         assert "internal" not in said
+
+
+def test_an_image_that_can_change_is_said_and_fails_nothing(root: Path) -> None:
+    text = MANIFEST.replace(
+        'python = "$M_PYTHON"\nlock = "m"', 'kind = "docker"\nimage = "m:1"'
+    )
+    (root / "manifests/m/provider.toml").write_text(text)
+
+    (one,) = check.check(root)
+    ((_, result),) = commands.judged("check", [one])
+
+    assert one.ok
+    assert result.lines == [
+        'note: manifests/m/provider.toml: env.image: "m:1" without a digest: '
+        "what it names can change"
+    ]

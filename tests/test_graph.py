@@ -281,7 +281,7 @@ def test_the_list_has_a_line_for_each_provider_and_command(tree: Path) -> None:
     assert names["setup:alpha"] == "U"
     assert names["setup:beta"] == "R"
     assert set(names) == {
-        *("check", "env", "lock", "report", "room", "setup", "verify"),
+        *("accept", "check", "env", "lock", "report", "room", "setup", "verify"),
         *("setup:alpha", "setup:beta"),
     }
     assert "weights:alpha" in doit(tree, "list", "--all").stdout
@@ -534,3 +534,18 @@ def test_a_reader_that_leaves_is_no_error(tree: Path) -> None:
     assert "Traceback" not in ran.stderr
     assert "BrokenPipe" not in ran.stderr
     assert len(made(tree)) == 22 * len(STEPS)
+
+
+def test_the_list_of_what_ships_fits_eighty_columns() -> None:
+    tree = Path(__file__).parents[1]
+    ran = subprocess.run(
+        [sys.executable, "-m", "doit", "list"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert [line for line in ran.stdout.splitlines() if len(line) > 80] == []
+    assert "setup:capiti" in ran.stdout
