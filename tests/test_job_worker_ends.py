@@ -149,6 +149,7 @@ def test_what_a_job_prints_carries_its_id(worker: JobWorker) -> None:
             f"[{job}] from stderr {text}",
             f"[{job}] no end {job}from logging {text}",
             f"[{job}] from bytes",
+            f"[{job}] the last without an end",
         ]
     assert lines.count("from a child") == 2
 

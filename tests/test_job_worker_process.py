@@ -1,5 +1,7 @@
 """The worker as a process: how it starts, refuses to, is told to stop, and leaves."""
 
+import concurrent.futures
+import fcntl
 import os
 import signal
 import socket
@@ -22,7 +24,7 @@ from small_job_worker import (
     until,
 )
 
-from remote_resident.jobs.worker import argv, entry
+from remote_resident.jobs.worker import argv, binding, entry
 from remote_resident.jobs.worker.app import Parts, application
 from remote_resident.jobs.worker.runner import Runner
 from remote_resident.jobs.worker.runtime import Runtime
@@ -326,22 +328,22 @@ def test_a_live_socket_is_not_stolen(start: Start) -> None:
     assert worker.get("/health")["ok"]
 
 
-def test_of_many_that_start_at_once_one_has_the_socket(tmp_path: Path) -> None:
-    words = command("returns:Job", "--socket", str(tmp_path / "s"))
-    children = [
-        subprocess.Popen(words, cwd=JOBS, stderr=subprocess.PIPE) for _ in range(4)
-    ]
-    try:
-        until(
-            lambda: sum(child.poll() is not None for child in children) == 3,
-            "all but one refuse",
-        )
-        assert sorted(child.poll() or 0 for child in children) == [0, 1, 1, 1]
-        assert accepts(tmp_path / "s")
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate()
+def test_who_looks_for_a_stale_socket_waits_for_who_looks_already(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s"
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        second = pool.submit(binding.on_path, path)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            second.result(0.2)
+        with socket.socket(socket.AF_UNIX) as first:
+            first.bind(str(path))
+            first.listen()
+            os.close(folder)
+            with pytest.raises(binding.Unusable, match="a socket that accepts"):
+                second.result(DEADLINE_S)
 
 
 def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:

@@ -10,3 +10,4 @@ class Job:
         logging.getLogger("prints").warning("from logging %s", ctx.params["text"])
         sys.stdout.buffer.write(b"from bytes\n")
         subprocess.run(["/bin/sh", "-c", "echo from a child >&2"], check=True)
+        sys.stdout.write("the last without an end")
