@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident.errors import Problem, ProviderError
+from remote_resident.errors import Problem, ProviderError, UsageError
 from tasks import environment, ladder, measured, pins
 from tasks.claims import compared
 
@@ -57,6 +57,9 @@ def guarded(slug: str, look: Callable[[], ProviderCheck]) -> ProviderCheck:
     """Keep one provider's failure, also one of ours, from hiding the others."""
     try:
         return look()
+    except UsageError:
+        # of what was typed or exported, not of one provider
+        raise
     except ProviderError as error:
         found = error.problems or [_as_problem(slug, error)]
         return ProviderCheck(slug=slug, problems=list(found))

@@ -281,8 +281,9 @@ def plain(text: str) -> str:
 
 def _shown(result: StepResult) -> tuple[str, list[str]]:
     """Split a result into what stands on its line and what stands below."""
-    lines = [plain(line) for line in result.lines]
-    detail = plain(result.detail)
+    # a problem may end with the last lines of somebody's output
+    lines = [plain(part) for line in result.lines for part in line.split("\n")]
+    detail = plain(result.detail.partition("\n")[0])
     if result.verdict in GOOD:
         return detail, lines
     # the detail of a refusal is its first problem, which the lines say in full

@@ -432,3 +432,12 @@ def test_an_image_that_can_change_is_said_and_fails_nothing(root: Path) -> None:
         'note: manifests/m/provider.toml: env.image: "m:1" without a digest: '
         "what it names can change"
     ]
+
+
+def test_a_wrong_home_is_refused_once_and_not_for_each_provider(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TU_REMOTE_HOME", "here")
+
+    with pytest.raises(UsageError):
+        check.check(root)

@@ -316,3 +316,18 @@ def test_what_doit_itself_refuses_becomes_a_row() -> None:
     ((slug, result),) = reporter.results.rows
     assert (slug, result.step, result.reason) == ("capiti", "kit", "internal")
     assert result.lines[0] == "doit tore"
+
+
+def test_a_problem_of_several_lines_is_shown_as_lines() -> None:
+    out = io.StringIO()
+    result = StepResult(
+        "smoke", "failed", reason="x", lines=["x: it said:\n  one\n  two"]
+    )
+
+    Screen(out, out).finished("a", result)
+
+    assert out.getvalue().splitlines()[1:] == [
+        "           x: it said:",
+        "             one",
+        "             two",
+    ]
