@@ -99,8 +99,8 @@ class Host:
         )
         one = self.changes.known(f"{name}-service")
         assert one is not None
-        ready = dispatch.prepared(one, replace(work, **options))
-        for line in dispatch.on_local(self.owner, one, ready):
+        wanted = replace(work, **options)
+        for line in dispatch.on_local(self.owner, one, wanted):
             if line is not None:
                 yield line
 

@@ -519,6 +519,17 @@ def test_a_service_with_budgets_is_held_while_it_is_resident(host: Any) -> None:
     assert room.recorded() == []
 
 
+def test_a_service_is_held_from_its_start_as_one_that_still_loads(host: Any) -> None:
+    one = endpoint(
+        start=start_script(ready_s=1000), vram_budget_gb=0.0, ram_budget_gb=0.25
+    )
+    here = host(one, host=memory.Host(readings=ten_gb, holders=room.recorded))
+    here.call("a").until("waiting for /ready")
+
+    (holder,) = room.recorded()
+    assert (holder.loading, holder.instance) == (True, here.service().instance)
+
+
 def test_a_service_that_does_not_fit_is_refused_with_the_numbers_and_not_started(
     host: Any, tmp_path: Path
 ) -> None:
@@ -635,11 +646,14 @@ def test_a_credential_is_in_nothing_that_is_written_started_or_said(
     host: Any, home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = f'echo "key $NVIDIA_API_KEY" >&2\n{start_script()}'
-    here = host(endpoint("a", start=script), endpoint("b", start=f"{script}exit 3"))
+    stop = f'env > "$SERVICE_DIR/env"\n{STOP}'
+    one = endpoint("a", start=script, stop=stop)
+    here = host(one, endpoint("b", start=f"{script}exit 3"))
     here.run("a", "import urllib.request as u; u.urlopen(BASE_URL + '/env').read()")
     seen = json.dumps(here.run("a", "import os; print(dict(os.environ))"))
     argvs = [_argv(pid) for pid in _all_pids()]
     seen += str(refused(here, "b"))
+    assert (Path(one.service_dir or "") / "env").exists()
 
     files = [
         p for p in home.rglob("*") if p.is_file() and p.parent.name != "credentials"

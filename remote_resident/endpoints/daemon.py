@@ -1,7 +1,6 @@
 """Managed endpoints as a tenant of the host daemon: the routes, and what they mean."""
 
 from collections.abc import Callable
-from typing import Any
 
 from remote_resident.daemon.tenant import Document, Lines, Request, Route
 from remote_resident.endpoints import (
@@ -153,10 +152,9 @@ class Endpoints:
         endpoint = self._changes.known(name)
         if endpoint is None:
             raise self._owner.damaged[name]
-        ready = dispatch.prepared(endpoint, work)
         if endpoint.location == "remote":
-            return Lines(dispatch.on_remote(endpoint, ready))
-        return Lines(dispatch.on_local(self._owner, endpoint, ready))
+            return Lines(dispatch.on_remote(endpoint, work))
+        return Lines(dispatch.on_local(self._owner, endpoint, work))
 
     def _names(self) -> list[str]:
         with self._owner.lock:
@@ -167,19 +165,18 @@ class Endpoints:
         if endpoint is None:
             return _damaged_row(name, self._owner.damaged.get(name))
         if endpoint.location == "remote":
-            return _with_work(register.row(endpoint, "ready"), 0, 0)
-        phase, since, cells, waiting = self._owner.state(name)
+            return {**register.row(endpoint, "ready"), **_IDLE}
+        phase, since, work = self._owner.state(name)
         row = register.row(
             endpoint,
             phase.state.value,
             since=since,
             cause=None if phase.failure is None else phase.failure.text,
         )
-        return _with_work(row, cells, waiting)
+        return {**row, **work}
 
 
-def _with_work(row: dict[str, Any], cells: int, waiting: int) -> Document:
-    return {**row, "cells": cells, "waiting": waiting}
+_IDLE = {"cells": 0, "waiting": 0, "limit_s": None}
 
 
 def _damaged_row(name: str, why: ProviderError | None) -> Document:
@@ -187,7 +184,7 @@ def _damaged_row(name: str, why: ProviderError | None) -> Document:
         "url port location digest credential skill start stop live service_dir since"
     )
     known = {"name": name, "state": "failed", "cause": str(why), "lint": []}
-    return _with_work({**dict.fromkeys(fields.split()), **known}, 0, 0)
+    return {**dict.fromkeys(fields.split()), **known, **_IDLE}
 
 
 def _connect_fault(mode: object, host: object, name: object) -> str | None:

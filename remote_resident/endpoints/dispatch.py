@@ -90,6 +90,7 @@ def on_local(owner: Owner, endpoint: Endpoint, work: Work) -> Iterator[Line | No
     ticket = owner.arrive(endpoint.name)
     one = Cell(name=endpoint.name, work=work, over=lambda: owner.leave(ticket))
     try:
+        one.work = _prepared(endpoint, work)
         while not ticket.granted:
             yield from _phases(owner.wait(ticket, _LOOK_S)) or [None]
         owner.attach(ticket, one)
@@ -107,7 +108,8 @@ def on_local(owner: Owner, endpoint: Endpoint, work: Work) -> Iterator[Line | No
 
 def on_remote(endpoint: Endpoint, work: Work) -> Iterator[Line | None]:
     """Run a cell for a remote endpoint; it alone gets the credential."""
-    one = Cell(name=endpoint.name, work=work, over=lambda: None)
+    ready = _prepared(endpoint, work)
+    one = Cell(name=endpoint.name, work=ready, over=lambda: None)
     try:
         one.start()
         yield from _phases([Word("ready", None)])
@@ -116,7 +118,7 @@ def on_remote(endpoint: Endpoint, work: Work) -> Iterator[Line | None]:
         one.close()
 
 
-def prepared(endpoint: Endpoint, work: Work) -> Work:
+def _prepared(endpoint: Endpoint, work: Work) -> Work:
     """Give the work its environment.
 
     Raises ProviderError (`not_connected`) for a remote endpoint without a credential.

@@ -166,13 +166,23 @@ class Owner:
         idle = name not in self.schedule.draining
         return idle and state in (State.STOPPED, State.FAILED)
 
-    def state(self, name: str) -> tuple[Phase, float | None, int, int]:
-        """Give a phase, since when (epoch), and how many cells run and callers wait."""
+    def state(self, name: str) -> tuple[Phase, float | None, dict[str, object]]:
+        """Give a phase, since when (epoch), and its work.
+
+        That is how many cells run and callers wait, and within how many seconds what it
+        does now ends.
+        """
         with self.lock:
             phase = self.schedule.phase(name)
             since = self._states[name][1] if name in self._states else None
             waiting = sum(1 for c in self.schedule.waiting if c.name == name)
-            return phase, since, len(self.schedule.cells(name)), waiting
+            cells = len(self.schedule.cells(name))
+            limit_s = self._limit_s(name)
+            return (
+                phase,
+                since,
+                {"cells": cells, "waiting": waiting, "limit_s": limit_s},
+            )
 
     # Callers
 

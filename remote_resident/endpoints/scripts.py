@@ -16,7 +16,6 @@ from remote_resident import places
 from remote_resident.endpoints import panel
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.processes import INSTANCE_VARIABLE
-from remote_resident.spawn import exit_hint
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LANG = "C.UTF-8"
@@ -101,7 +100,7 @@ class Run:
         """Give the exit status; None: it runs."""
         status = self.process.poll()
         if status is not None and self.panel_fd >= 0:
-            _say(self.panel_fd, f"{self.kind} ended: {exit_hint(status)}")
+            _say(self.panel_fd, f"{self.kind} ended: {_status(status)}")
             self._let_go()
         return status
 
@@ -165,6 +164,14 @@ def finish(run: Run, timeout_s: float, orphans: Iterable[int] = ()) -> int | Non
         run.timed_out = True
         run.end()
     return status
+
+
+def _status(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-status).name
+    return f"signal {-status}"
 
 
 def _pidfd(pid: int, stack: contextlib.ExitStack) -> list[int]:
