@@ -239,22 +239,24 @@ def _same(one: object, other: object) -> bool:
 
 
 def _comparable(answer: Answer) -> dict[str, object]:
-    root = str(answer.output_dir)
+    roots = (str(answer.output_dir), answer.output_dir.as_uri())
     return {
-        key: _relative(value, root)
+        key: _relative(value, roots)
         for key, value in answer.reply.items()
         if key not in _OURS
     }
 
 
-def _relative(value: object, root: str) -> object:
+def _relative(value: object, roots: tuple[str, ...]) -> object:
+    """Name what lies in the output directory, a path or a file URL, from there."""
     if isinstance(value, str):
-        below = value == root or value.startswith(root + "/")
-        return "{output_dir}" + value[len(root) :] if below else value
+        for root in roots:
+            if value == root or value.startswith(root + "/"):
+                return "{output_dir}" + value[len(root) :]
     if isinstance(value, list):
-        return [_relative(item, root) for item in value]
+        return [_relative(item, roots) for item in value]
     if isinstance(value, dict):
-        return {key: _relative(item, root) for key, item in value.items()}
+        return {key: _relative(item, roots) for key, item in value.items()}
     return value
 
 

@@ -139,6 +139,7 @@ def test_what_this_project_adds_does_not_make_answers_differ(tmp_path: Path) -> 
             output_dir=str(tmp_path / name),
             _meter={"predict_s": len(name)},
             file=str(tmp_path / name / "a.pdb"),
+            results=[(tmp_path / name / "a b.fa").as_uri()],
             score=1.5,
         )
         for name in ("first", "held-1")

@@ -61,8 +61,8 @@ class Batch:
         with torch.no_grad():
             backbone = self.design.Backbone(self.model, {"pdb": str(structure)})
             score = backbone.native_score()
-            yield f">native {backbone.name} score={score:.4f}\n"
-            yield f"{backbone.native_sequence()}\n"
+            native = backbone.native_sequence()
+            yield f">native {backbone.name} score={score:.4f}\n{native}\n"
             for number in range(1, asked.count + 1):
                 if ctx.cancelled:
                     return

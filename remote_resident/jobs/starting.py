@@ -37,7 +37,9 @@ class JobPlan(start_command.Plan):
         marks |= {name: os.environ[name] for name in _SETTINGS if name in os.environ}
         root = self.manifest.weights_root()
         if root is not None:
-            marks[WEIGHTS_VARIABLE] = str(root)
+            # under the manifest's own name too, resolved where that is not set
+            names = (WEIGHTS_VARIABLE, self.manifest.weights_root_env)
+            marks |= {name: str(root) for name in names if name}
         if self.environment.contained:
             # no container takes the directory that its client was started in
             marks["PYTHONPATH"] = str(self.manifest.directory)
