@@ -66,7 +66,7 @@ def test_the_document_says_how_a_run_streams(document: dict[str, Any]) -> None:
 
 
 def test_the_plugins_own_routes_are_in_its_document() -> None:
-    paths = openapi("--entry", "has_routes:Job", "--id", "x")["paths"]
+    paths = openapi("--entry", "prints_at_import:Job", "--id", "x")["paths"]
 
     assert set(paths) == {*ROUTES, "/of-my-own"}
 

@@ -39,6 +39,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobWorker]:
+    marks = (
+        "--resident-slug",
+        "s",
+        "--resident-tree",
+        "/t",
+        "--resident-instance",
+        "i",
+    )
+    with job_workers(tmp_path_factory.mktemp("marked")) as start:
+        yield start("chooses:Chooses", *marks)
+
+
 @pytest.fixture
 def jobs_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(JOBS))
@@ -227,29 +241,21 @@ def test_the_token_can_come_from_a_file(start: Start, tmp_path: Path) -> None:
     assert "job worker: " not in worker.log.replace("job worker plugin", "")
 
 
-def test_a_token_file_that_others_can_read_is_warned_of(
-    start: Start, tmp_path: Path
+def test_a_token_that_others_can_read_is_taken_and_warned_of(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o644)
-    worker = start("chooses:Chooses", "--token-file", str(file))
+    rest = "--entry m:C --id a --socket s".split()
 
-    assert worker.log.startswith(
-        f"job worker: {file}: others may read or write it, mode 0600 wanted\n"
-    )
-
-
-def test_a_token_in_argv_works_and_is_warned_of(start: Start) -> None:
-    worker = start("chooses:Chooses", "--token", TOKEN)
-
-    assert worker.ask("GET", "/health").status == 401
-    worker.token = TOKEN
-    assert worker.ask("GET", "/health").status == 200
-    assert worker.log.startswith(
+    assert argv.parse([*rest, "--token-file", str(file)], {}).token == TOKEN
+    assert argv.parse([*rest, "--token", TOKEN], {}).token == TOKEN
+    assert capsys.readouterr().err.splitlines() == [
+        f"job worker: {file}: others may read or write it, mode 0600 wanted",
         "job worker: --token: every user can read it there, "
-        "TU_JOB_TOKEN or --token-file wanted\n"
-    )
+        "TU_JOB_TOKEN or --token-file wanted",
+    ]
 
 
 def test_a_token_file_that_is_not_there_or_empty_is_refused(
@@ -447,6 +453,7 @@ def test_sigterm_waits_no_longer_than_the_grace(start: Start) -> None:
     assert worker.wait() == 0
 
 
+@pytest.mark.long
 def test_a_reader_that_does_not_read_delays_the_end_and_no_more(start: Start) -> None:
     worker = start()
     with worker.run("unread", "chatters", lines=50_000, width=200):
@@ -494,12 +501,11 @@ def test_a_plugin_that_takes_the_signals_is_stopped_all_the_same(start: Start) -
     assert worker.wait() == 0
 
 
-def test_stacks_are_written_on_sigusr1(start: Start) -> None:
-    worker = start()
-    worker.process.send_signal(signal.SIGUSR1)
+def test_stacks_are_written_on_sigusr1(marked: JobWorker) -> None:
+    marked.process.send_signal(signal.SIGUSR1)
 
-    until(lambda: "most recent call first" in worker.log, "the stacks")
-    assert worker.get("/health")["ok"]
+    until(lambda: "most recent call first" in marked.log, "the stacks")
+    assert marked.get("/health")["ok"]
 
 
 # --- the owner ----------------------------------------------------------------------
@@ -571,10 +577,9 @@ def test_an_owner_that_is_killed_is_gone_though_a_fork_holds_the_lifeline(
 
 
 def test_the_folder_it_is_started_in_is_importable_and_its_own_is_not(
-    start: Start,
+    marked: JobWorker,
 ) -> None:
-    worker = start()
-    events = worker.events("x", "says_environment", names=[])
+    events = marked.events("x", "says_environment", names=[])
     places = events[1]["payload"]
 
     assert places[0] == str(JOBS)
@@ -605,19 +610,8 @@ def test_the_state_is_below_the_folder_it_was_started_in(
     assert (tmp_path / ".plugin-state/plugin/x").is_dir()
 
 
-def test_the_markers_are_in_argv_and_what_it_starts_carries_the_instance(
-    start: Start,
-) -> None:
-    marks = (
-        "--resident-slug",
-        "s",
-        "--resident-tree",
-        "/t",
-        "--resident-instance",
-        "i",
-    )
-    worker = start("chooses:Chooses", *marks)
+def test_what_a_job_starts_carries_the_instance(marked: JobWorker) -> None:
     names = ["TU_RESIDENT_INSTANCE"]
-    events = worker.events("x", "says_environment", names=names)
+    events = marked.events("x", "says_environment", names=names)
 
     assert events[0]["payload"] == {"TU_RESIDENT_INSTANCE": "i"}

@@ -37,14 +37,17 @@ def run() -> NoReturn:
     options = argv.parse(sys.argv[1:], os.environ)
     argv.forget_token()
     if options.openapi:
-        _print_document(options)
+        _leave(_print_document(options))
     if options.instance:
         os.environ.setdefault(INSTANCE, options.instance)
     options = _part_streams(options)
     _leave(_serve(options))
 
 
-def _print_document(options: Options) -> NoReturn:
+def _print_document(options: Options) -> int:
+    """Write the document to the real standard output, whatever the plugin prints."""
+    out = os.dup(1)
+    tags.install()
     entry.put_started_folder_first()
     try:
         plugin = entry.load(options.entry) if options.entry else None
@@ -53,10 +56,10 @@ def _print_document(options: Options) -> NoReturn:
         text = json.dumps(document(parts), indent=2)
     except entry.BadEntry as exc:
         argv.warn(str(exc))
-        raise SystemExit(1) from None
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-    raise SystemExit(0)
+        return 1
+    with os.fdopen(out, "w", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+    return 0
 
 
 def _part_streams(options: Options) -> Options:

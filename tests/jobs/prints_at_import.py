@@ -1,0 +1,3 @@
+from has_routes import Job
+
+print("something", Job)
