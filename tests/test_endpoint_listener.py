@@ -12,7 +12,7 @@ import pytest
 from small_endpoint import PROGRAM, free_port, wait_for
 
 from remote_resident import processes
-from remote_resident.endpoints import listener
+from remote_resident.endpoints import listener, sockets
 
 FORKING = """
 import os, socket, sys, signal
@@ -69,6 +69,8 @@ def test_a_listener_on_every_address_that_takes_the_port_is_found(address: str) 
         inode = str(os.fstat(sock.fileno()).st_ino)
 
         assert listener.inodes(port) == {inode}
+        for ask in (sockets._asked, sockets._read):
+            assert next(f for f in ask(family) if f[0] == port)[2] == int(inode)
         assert listener.owners([inode]) == {os.getpid()}
         assert listener.is_open(port)
 

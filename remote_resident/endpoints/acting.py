@@ -158,6 +158,7 @@ def _until_ready(owner: Owner, one: Service, deadline: float) -> None:
 def watch(owner: Owner, one: Service) -> None:
     """Watch a service that is ready until it is to be stopped, or has died."""
     memory.hold(one.endpoint, one.instance, service.pids(one), loading=False)
+    one.orphans = service.orphans(one)
     owner.note(one)
     while not one.cut.wait(_WATCH_S):
         if one.run is not None:

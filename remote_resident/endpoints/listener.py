@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_resident import processes
+from remote_resident.endpoints import sockets
 from remote_resident.processes import INSTANCE_VARIABLE
 
-_LISTEN = "0A"
 _CONNECT_S = 0.5
-_HERE = frozenset(
-    {
-        "00000000",
-        "0100007F",
-        "0" * 32,
-        # 127.0.0.1 as an address of version 6
-        "0000000000000000FFFF00000100007F",
-    }
-)
-"""Addresses, as the kernel writes them, that take connections to 127.0.0.1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +37,14 @@ class Listener:
 
 def inodes(port: int) -> frozenset[str]:
     """Find the sockets that listen for 127.0.0.1 on a port; empty: none."""
-    found = set()
-    suffix = f":{port:04X}"
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/net/{table}").read_text().splitlines():
-                if suffix not in line:
-                    continue
-                words = line.split()
-                address, _, number = words[1].partition(":")
-                if words[3] == _LISTEN and number == suffix[1:] and address in _HERE:
-                    found.add(words[9])
-    return frozenset(found)
+    return frozenset(str(inode) for inode in sockets.listening(port))
 
 
-def accepts(port: int) -> bool:
-    """Say whether a connection is taken, or at least not refused at once."""
+def is_open(port: int) -> bool:
+    """Say whether somebody has the port: a listener, or a rule that passes it on.
+
+    A connection that is not refused at once is taken.
+    """
     with socket.socket() as trial:
         trial.settimeout(_CONNECT_S)
         try:
@@ -73,11 +55,6 @@ def accepts(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def is_open(port: int) -> bool:
-    """Say whether somebody has the port: a listener, or a rule that passes it on."""
-    return bool(inodes(port)) or accepts(port)
 
 
 def owners(wanted: Iterable[str], among: Iterable[int] | None = None) -> set[int]:
@@ -179,4 +156,4 @@ def still_there(listener: Listener, port: int) -> bool:
     ):
         # what passes the port on may outlast what it is passed to
         return False
-    return listener.inodes <= inodes(port) if listener.inodes else accepts(port)
+    return listener.inodes <= inodes(port) if listener.inodes else is_open(port)

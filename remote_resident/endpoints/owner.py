@@ -62,7 +62,7 @@ class Owner:
         self._tickets: dict[int, Ticket] = {}
         self._numbers = itertools.count(1)
         self._states: dict[str, tuple[State, float]] = {}
-        self._noting = threading.Lock()
+        self._noting: dict[str, threading.Lock] = {}
         self._ending = False
 
     # Begin and end
@@ -318,7 +318,10 @@ class Owner:
 
     def note_of(self, name: str) -> None:
         """Write down where an endpoint stands; not to be called under the lock."""
-        with self._noting:
+        with self.lock:
+            noting = self._noting.setdefault(name, threading.Lock())
+        # what is written last is what is so last
+        with noting:
             with self.lock:
                 if name not in self.endpoints:
                     return

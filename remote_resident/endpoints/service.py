@@ -3,11 +3,12 @@
 import os
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from remote_resident import processes
 from remote_resident.endpoints import containers, listener
-from remote_resident.endpoints.listener import Listener
+from remote_resident.endpoints.listener import Listener, Owner
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.scripts import Run, environment, finish
 from remote_resident.errors import ProviderError
@@ -37,6 +38,8 @@ class Service:
     """The credential's value, to be kept out of transcripts."""
     cut: threading.Event = field(default_factory=threading.Event)
     """Its start, or the watch over it, is to end."""
+    orphans: tuple[Owner, ...] = ()
+    """Its processes that are this one's children, as seen when it became ready."""
     thread: threading.Thread | None = None
     """Who starts and watches it."""
 
@@ -82,9 +85,7 @@ def stop(service: Service, *, settle: bool = True) -> str | None:
         run = Run.begin(endpoint, "stop", service.instance, hide=service.hide)
     except OSError as exc:
         return f"{endpoint.name}: stop cannot be run: {exc}"
-    # looked for while the script runs already
-    orphans = _orphans(service)
-    status = finish(run, max(0.0, until - time.monotonic()), orphans)
+    status = finish(run, endpoint.stop_timeout_s, _still(service.orphans))
     spare_s = min(SETTLE_S, max(_LEAST_SETTLE_S, until - time.monotonic()))
     rest = left(service, spare_s if settle else 0.0)
     if service.run is not None:
@@ -98,16 +99,20 @@ def stop(service: Service, *, settle: bool = True) -> str | None:
     return f"{endpoint.name}: " + ", ".join([said, *rest])
 
 
-def _orphans(service: Service) -> list[int]:
-    """List those of its processes that were handed to this one, as their sub-reaper."""
+def orphans(service: Service) -> tuple[Owner, ...]:
+    """Find those of its processes that were handed to this one, as their sub-reaper."""
     own = None if service.run is None else service.run.process.pid
-    return [
-        process.pid
+    return tuple(
+        Owner(pid=process.pid, started=process.started)
         for process in processes.process_table().values()
         if process.instance == service.instance
         and process.ppid == os.getpid()
         and process.pid != own
-    ]
+    )
+
+
+def _still(owners: Iterable[Owner]) -> list[int]:
+    return [owner.pid for owner in owners if listener.owner_of(owner.pid) == (owner,)]
 
 
 def left(service: Service, within_s: float = 0.0) -> list[str]:
