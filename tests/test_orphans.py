@@ -158,7 +158,8 @@ def test_what_is_above_a_worker_is_not_taken_along(tmp_path: Path, run: Run) -> 
 def test_a_forked_child_that_ends_does_not_end_the_worker_above_it(tree: Path) -> None:
     worker = ResidentWorker(provider(tree, "forks_in_build"), admit=None)
     try:
-        assert worker.request({})["ended"] == 4
+        reply = worker.request({})
+        assert (reply["ended"], reply["stays"]) == (4, True)
     finally:
         worker.stop(0.1)
 
