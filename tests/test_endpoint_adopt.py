@@ -269,7 +269,7 @@ def killed_at_random(daemon: Started, rounds: int) -> None:
 def test_a_daemon_killed_at_any_moment_is_followed_by_one_that_serves(
     daemon: Started,
 ) -> None:
-    killed_at_random(daemon, 4)
+    killed_at_random(daemon, 2)
 
 
 @pytest.mark.long

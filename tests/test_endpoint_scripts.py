@@ -104,16 +104,17 @@ def test_an_interpreter_that_is_missing_is_an_error_and_told_on_the_panel(
 def test_a_script_past_its_deadline_is_ended_with_its_group_not_its_service(
     instance: str,
 ) -> None:
-    script = "sleep 1000 & echo $! > child; setsid sleep 1000 & echo $! > own; wait"
+    own = "setsid sh -c 'echo $$ > own; exec sleep 1000'"
+    script = f"sleep 1000 & echo $! > child; {own} & wait"
     run = Run.begin(with_script(script), "stop", instance)
     directory = Path(with_script("").service_dir or "")
-    own = wait_for(lambda: (directory / "own").exists() and _pid(directory / "own"))
+    service = wait_for(lambda: (directory / "own").exists() and _pid(directory / "own"))
     child = _pid(directory / "child")
 
     assert finish(run, 0.01) is None
     assert run.timed_out
     left = processes.members(instance)
-    assert own in left
+    assert service in left
     assert child not in left
 
 
