@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,10 +133,19 @@ class Host:
             services = list(self.owner.services.values())
         for one in services:
             processes.end_all(one.instance, grace_s=0.0)
+            _end_hidden(one.endpoint)
             if one.run is not None:
                 one.run.end()
         for writer in panel.writers:
             writer.wait(DEADLINE_S)
+
+
+def _end_hidden(one: Endpoint) -> None:
+    """End a small service that a test hid from its instance, by the pid it wrote."""
+    with suppress(OSError, ValueError):
+        pid = int((Path(one.service_dir or "/nowhere") / "pid").read_text())
+        if str(PROGRAM).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
 
 
 class Call:
