@@ -3,20 +3,26 @@
 import os
 import stat
 import sys
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import Any
-from urllib.parse import quote as percent
 
 from remote_resident import places
 from remote_resident.endpoints.record import CREDENTIALS
+from remote_resident.endpoints.redaction import HIDDEN, Redaction
 from remote_resident.endpoints.store import remove_private, write_private
 from remote_resident.errors import ProviderError, UsageError
 
-HIDDEN = "[credential]"
-"""What stands where a credential's value was."""
+__all__ = [
+    "HIDDEN",
+    "Redaction",
+    "forget",
+    "from_file",
+    "load",
+    "save",
+]
+
 LONGEST = 16 * 1024
 _SERVICE = "tu-remote"
 _OTHERS = 0o077
@@ -103,48 +109,6 @@ def forget(name: str, *, root: Path | None = None, keyring: Any = None) -> None:
         except ring.errors.KeyringError:
             # none was there, or it does not open
             return
-
-
-class Redaction:
-    """Takes the values of credentials out of what is written, also across pieces."""
-
-    def __init__(self, values: Iterable[str | None]) -> None:
-        known = {value for value in values if value}
-        spelled = known | {percent(value, safe="") for value in known}
-        # the longest first: one may be part of another
-        self._secrets = sorted((s.encode() for s in spelled), key=len, reverse=True)
-        self._held = b""
-
-    def text(self, text: str) -> str:
-        """Give a text without them."""
-        for secret in self._secrets:
-            text = text.replace(secret.decode(), HIDDEN)
-        return text
-
-    def feed(self, piece: bytes) -> bytes:
-        """Give what can be written so far; what may be a credential's begin waits."""
-        ready = self._without(self._held + piece)
-        keep = self._begun(ready)
-        self._held = ready[len(ready) - keep :]
-        return ready[: len(ready) - keep]
-
-    def end(self) -> bytes:
-        """Give what still waits."""
-        held, self._held = self._held, b""
-        return held
-
-    def _without(self, data: bytes) -> bytes:
-        for secret in self._secrets:
-            data = data.replace(secret, HIDDEN.encode())
-        return data
-
-    def _begun(self, data: bytes) -> int:
-        longest = max(map(len, self._secrets), default=1) - 1
-        for length in range(min(longest, len(data)), 0, -1):
-            tail = data[len(data) - length :]
-            if any(secret.startswith(tail) for secret in self._secrets):
-                return length
-        return 0
 
 
 def _known(name: str) -> None:

@@ -7,18 +7,19 @@ wrote to a file by itself would write credentials there.
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 if __name__ == "__main__":
     # run by path, so that neither the directory nor a variable of the caller matters
     sys.path[0] = str(Path(__file__).parents[2])
 
-from remote_resident import places
-from remote_resident.endpoints.credentials import Redaction
-from remote_resident.spawn import Log
+from remote_resident.endpoints.redaction import Redaction
 
 _CHUNK_BYTES = 65536
 _LOOK_BYTES = 2**20
@@ -30,12 +31,16 @@ writers: "list[subprocess.Popen[bytes]]" = []
 
 def path_of(name: str) -> Path:
     """Name the file of an endpoint's panel."""
+    from remote_resident import places
+
     logs = places.log_path("endpoints", places.state_dir()).parent
     return logs / "endpoints" / f"{name}.log"
 
 
 def shown(name: str, lines: int = _SHOWN_LINES) -> list[str]:
     """Give the last lines of a panel; empty where there is none."""
+    from remote_resident.spawn import Log
+
     return Log(path_of(name)).tail(lines=lines)
 
 
@@ -46,6 +51,10 @@ def open_writer(
 
     It ends when the last process that holds the descriptor has closed it.
     """
+    import subprocess
+
+    from remote_resident.spawn import Log
+
     path = path_of(name)
     with Log(path).open():
         # made here, where an error has somebody to tell
@@ -80,16 +89,22 @@ def main(config_fd: int) -> None:
     """Copy standard input to the panel until its end."""
     with open(config_fd, "rb") as file:
         config = json.loads(file.read())
-    log, redaction = Log(Path(config["path"])), Redaction(config["hide"])
-    fd = os.open(log.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path, redaction = config["path"], Redaction(config["hide"])
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     since_look = 0
     while chunk := os.read(0, _CHUNK_BYTES):
         _write(fd, redaction.feed(chunk))
         since_look += len(chunk)
         if since_look >= _LOOK_BYTES:
             since_look = 0
-            log.rotate()
+            _rotate(path)
     _write(fd, redaction.end())
+
+
+def _rotate(path: str) -> None:
+    from remote_resident.spawn import Log
+
+    Log(Path(path)).rotate()
 
 
 def _write(fd: int, data: bytes) -> None:
