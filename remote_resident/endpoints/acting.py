@@ -186,7 +186,8 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
     one.cut.set()
     if one.thread is not None:
         one.thread.join()
-    owner.note(one)
+    # beside the stop: who comes after a crash finds a service that ends either way
+    spawn(lambda: owner.note(one), f"{one.endpoint.name}: note")
     if one.listener is None and one.run is not None:
         # it never was ready: what still tries to start it is ended first
         one.run.end()
