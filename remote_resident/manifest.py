@@ -508,8 +508,7 @@ def find(tree: Path, name: str) -> ProviderManifest:
     inside = tree / "manifests" / name / FILE
     if name and "/" not in name and name not in (".", "..") and os.path.lexists(inside):
         return load(inside, tree)
-    folder = Path(name).parent if Path(name).name == FILE else Path(name)
-    file = os.path.abspath(folder / FILE)  # noqa: PTH100
+    file = _file_at(name)
     if name and os.path.isfile(file):  # noqa: PTH113 - pathlib raises on EACCES
         own = File(file).tree
         return load(file, Path(own) if own else tree)
@@ -524,6 +523,17 @@ def find(tree: Path, name: str) -> ProviderManifest:
         f"no provider {name!r} among the {len(known)} of {tree}{near}",
         next="tu remote list",
     )
+
+
+def slug_at(name: str) -> str:
+    """Give the slug that a path names, whether or not a provider is there."""
+    return File(_file_at(name)).slug
+
+
+def _file_at(name: str) -> str:
+    """Give the file that a path names: itself, or the one in the directory."""
+    folder = Path(name).parent if Path(name).name == FILE else Path(name)
+    return os.path.abspath(folder / FILE)  # noqa: PTH100
 
 
 def effective_digest(manifest: ProviderManifest) -> str:

@@ -21,6 +21,8 @@ _STEERS = frozenset(
 )
 """What is no control character by category and still moves text about on a screen."""
 _LARGEST = sys.float_info.max
+LONGEST_S = 2_000_000
+"""Of a time to wait: the kernel counts it as milliseconds in 31 bits."""
 _INT64 = 2**63
 _SHOWN = 80
 _MAX_NAME = 64
@@ -331,6 +333,20 @@ def not_negative(value: Any) -> float:
     """Accept a finite number that is 0 or more."""
     if type(value) not in (float, int) or not 0 <= value <= _LARGEST:
         raise Wrong(f"{show(value)}, wanted a finite number, 0 or more")
+    return float(value)
+
+
+def seconds(value: Any) -> float:
+    """Accept a time that can be waited."""
+    if type(value) not in (float, int) or not 0 < value <= LONGEST_S:
+        raise Wrong(f"{show(value)}, wanted seconds, above 0 and at most {LONGEST_S}")
+    return float(value)
+
+
+def seconds_or_none(value: Any) -> float:
+    """Accept a time that can be waited, or 0."""
+    if type(value) not in (float, int) or not 0 <= value <= LONGEST_S:
+        raise Wrong(f"{show(value)}, wanted seconds, from 0 to {LONGEST_S}")
     return float(value)
 
 

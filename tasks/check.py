@@ -84,7 +84,7 @@ def _named(tree: Path, names: Sequence[str] | None) -> "Loaded":
         if name in known:
             loaded[name] = _load(tree, name)
             continue
-        slug = Path(name).resolve().name
+        slug = manifest.slug_at(name)
         try:
             loaded[slug] = manifest.find(tree, name)
         except manifest.ManifestError as error:

@@ -207,6 +207,18 @@ def test_one_operation_claimed_by_two_is_named_at_both(root: Path) -> None:
     assert [p.reason for p in alone.problems] == ["operation_claimed_twice"]
 
 
+@pytest.mark.parametrize("name", ["", "provider.toml"])
+def test_a_provider_is_one_however_its_path_is_written(
+    root: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "link").symlink_to(root / "manifests")
+
+    for folder in (root / "manifests/m", tmp_path / "link/m"):
+        assert (folder / name).exists()
+        (one,) = check.check(root, [str(folder / name)])
+        assert (one.slug, one.problems) == ("m", [])
+
+
 def test_a_broken_provider_never_hides_another(root: Path) -> None:
     second(root, "slug = 3\nfoo = 1\n")
     broken, good = sorted(check.check(root), key=lambda one: one.ok)

@@ -59,6 +59,16 @@ MISTAKES = [
         "tu remote verify: the following arguments are required: SLUG",
     ),
 ]
+NUMBERS = [
+    (command, option, text)
+    for command, option, texts in (
+        (["call", "alpha", "{}"], "--timeout", "1e300 2000001 0 -1 nan inf soon"),
+        (["endpoint", "run", "a-service", "x"], "--timeout", "1e300 0 nan"),
+        (["logs", "alpha"], "--lines", "99999999999999999999 -1 1.5 all"),
+        (["job", "logs", "j"], "--lines", "99999999999999999999 -1"),
+    )
+    for text in texts.split()
+]
 NAMES = [
     (["setup", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
     (["setup", ""], "no provider '' among the 2 of {tree}"),
@@ -116,6 +126,24 @@ def test_an_unknown_name_ends_with_3_and_names_what_is_near(
 
     assert isinstance(told, dict)
     assert (code, told["error"]) == (3, message.format(tree=tree))
+
+
+@pytest.mark.parametrize(("command", "option", "number"), NUMBERS)
+def test_a_number_without_a_meaning_is_wrong_usage(
+    tree: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    option: str,
+    number: str,
+) -> None:
+    at = 2 if command[0] in ("job", "endpoint") else 1
+    words = [*command[:at], f"{option}={number}", *command[at:]]
+
+    code, told = document(capsys, "--tree", str(tree), "remote", *words)
+
+    assert isinstance(told, dict)
+    assert (code, told["ok"]) == (3, False)
+    assert f"argument {option}: {number!r} found" in told["error"]
 
 
 def test_a_mistake_is_told_to_people_on_stderr_in_two_lines(

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident.cli import tree
+from remote_resident.cli import numbers, tree
 from remote_resident.cli.answer import Answer, Asked
 from remote_resident.errors import UsageError, WorkerRequestError
 
@@ -24,7 +24,7 @@ def arguments(parser: Any) -> None:
     parser.add_argument("--op", help="the operation asked for, else the request's own")
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=numbers.seconds,
         metavar="S",
         help="seconds to wait, a start included; the prediction itself goes on",
     )

@@ -29,7 +29,7 @@ def _row(root: Path, name: str) -> dict[str, object]:
         provider = manifest.find(root, name)
     except manifest.ManifestError:
         unknown = dict.fromkeys(("description", "mode", "status", "gpu_policy"))
-        slug = Path(name).resolve().name if "/" in name else name
+        slug = manifest.slug_at(name)
         measured = places.has_report(slug, root)
         return {"slug": slug, **unknown, "set_up": measured, "ok": False}
     return {

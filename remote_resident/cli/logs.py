@@ -6,7 +6,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, TextIO
 
-from remote_resident.cli import tree
+from remote_resident.cli import numbers, tree
 from remote_resident.cli.answer import Answer, Asked
 from remote_resident.errors import ProviderError
 
@@ -17,7 +17,7 @@ def arguments(parser: Any) -> None:
     """Say what may be typed."""
     parser.add_argument("slug", metavar="SLUG", help="whose log")
     parser.add_argument(
-        "--lines", type=int, default=50, metavar="N", help="the last N (50)"
+        "--lines", type=numbers.lines, default=50, metavar="N", help="the last N (50)"
     )
     parser.add_argument(
         "--follow", action="store_true", help="go on with what is written, to Ctrl-C"
@@ -39,7 +39,7 @@ def run(asked: Asked) -> Answer:
             next=f"tu remote restart {provider.slug}",
         ) from None
     with log:
-        lines = [line.rstrip("\n") for line in deque(log, max(0, asked.lines))]
+        lines = [line.rstrip("\n") for line in deque(log, asked.lines)]
         if asked.follow:
             _follow(asked, path, log, lines)
     text = "\n".join(_shown(asked, line) for line in lines)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, TextIO
 
+from remote_resident.cli import numbers
 from remote_resident.cli.answer import Answer, Asked
 from remote_resident.errors import ProviderError
 
@@ -15,7 +16,10 @@ def arguments(parser: Any) -> None:
     """Say what may be typed."""
     parser.add_argument("name", metavar="NAME", help="which endpoint")
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="seconds that the command may take"
+        "--timeout",
+        type=numbers.seconds,
+        metavar="S",
+        help="seconds that the command may take",
     )
     parser.add_argument(
         "words",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from remote_resident.cli import numbers
 from remote_resident.cli.answer import Answer, Asked
 
 
@@ -9,7 +10,7 @@ def arguments(parser: Any) -> None:
     """Say what may be typed."""
     parser.add_argument("job_id", metavar="ID", help="the job")
     parser.add_argument(
-        "--lines", type=int, default=400, metavar="N", help="the last N (400)"
+        "--lines", type=numbers.lines, default=400, metavar="N", help="the last N (400)"
     )
 
 
