@@ -148,7 +148,10 @@ def show(what: str, taken: float, base: float, goal: float) -> None:
 def echoing(path: Path) -> Iterator[socket.socket]:
     """Run the raw echo and connect to it."""
     argv = [sys.executable, "-c", ECHO, str(path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
+    # in a session of its own, as a worker is: the kernel shares processors by session
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, start_new_session=True
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         with connected(path) as sock:
@@ -162,7 +165,12 @@ def held(place: Path, name: str, stop: bool = True) -> Iterator[socket.socket]:
     ready, ready_write = os.pipe()
     argv = [sys.executable, str(BASE), "--resident-slug", name, "--socket", str(path)]
     argv += ["--ready-fd", str(ready_write), "--script", str(WORKERS / f"{name}.py")]
-    child = subprocess.Popen(argv, pass_fds=[ready_write], stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        argv,
+        pass_fds=[ready_write],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     os.close(ready_write)
     said = os.read(ready, 4096)
     os.close(ready)

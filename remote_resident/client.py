@@ -21,6 +21,7 @@ Message = dict[str, Any]
 OnEvent = Callable[[Message], None]
 
 _LONGEST_S = 65536.0
+_AT_ONCE = [protocol.decode_line(line) for line in protocol.AT_ONCE.splitlines()]
 
 
 class ProtocolError(ProviderError, protocol.ProtocolError):
@@ -70,6 +71,8 @@ class Channel:
     peer: int | None
     """The worker's pid as the kernel knows it; None: not visible from here."""
     lines: protocol.Lines = field(default_factory=protocol.Lines)
+    _line: bytes | None = None
+    """A line that was read and not yet given."""
     _limit_s: float = 0.0
     """After how long the kernel gives a call back; 0: not yet told."""
     _poll: "select.poll" = field(default_factory=select.poll)
@@ -109,16 +112,37 @@ class Channel:
         connection is of no use then.
         """
         try:
-            line = self.lines.take() or self._next_line(timeout_s)
-            message: Message | None = None
-            if line is not None:
-                message = protocol.decode_line(line)
+            line, self._line = self._line, None
+            if line is None and self.lines.size:
+                line = self.lines.take()
+            line = line or self._next_line(time.monotonic() + timeout_s)
+            return None if line is None else protocol.decode_line(line)
         except protocol.ProtocolError as exc:
             raise ProtocolError(exc) from None
-        return message
 
-    def _next_line(self, timeout_s: float) -> bytes | None:
-        until = time.monotonic() + timeout_s
+    def reply_at_once(self, until: float) -> Message | None:
+        """Give the reply that comes with the telling that its request has begun.
+
+        None for anything else, which `next` gives then. Raises as that does.
+        """
+        if self.lines.size:
+            return None
+        chunk = self._received(until)
+        if not chunk:
+            if chunk is not None:
+                raise Gone(f"{self.path}: closed by the worker", read=True)
+            return None
+        rest = chunk[len(protocol.AT_ONCE) :]
+        try:
+            is_all = rest.find(b"\n") + 1 == len(rest) > 0
+            if is_all and chunk.startswith(protocol.AT_ONCE):
+                return protocol.decode_line(rest)
+            self._line = self.lines.feed(chunk)
+        except protocol.ProtocolError as exc:
+            raise ProtocolError(exc) from None
+        return None
+
+    def _next_line(self, until: float) -> bytes | None:
         line: bytes | None = None
         while line is None:
             chunk = self._received(until)
@@ -157,6 +181,8 @@ class Channel:
     def _wait_at_most(self, timeout_s: float) -> None:
         # a round number, so that a time that counts down is not told each time; who
         # comes back early looks at the clock
+        if 1 <= self._limit_s <= timeout_s < 2 * self._limit_s:
+            return
         wanted = 2.0 ** math.floor(math.log2(max(timeout_s, 0.001)))
         if timeout_s < 1:
             wanted = max(timeout_s, 0.001)
@@ -172,7 +198,11 @@ class Channel:
 
     def at_rest(self) -> bool:
         """Say whether the connection is open with nothing in it, as between requests."""
-        return not self.lines.size and self.sock.fileno() >= 0 and not self._readable()
+        return (
+            not (self.lines.size or self._line)
+            and self.sock.fileno() >= 0
+            and not self._readable()
+        )
 
     def close(self) -> None:
         """Close the connection; a queued request leaves the queue by that."""
@@ -305,6 +335,13 @@ def listen(channel: Channel, asked: Asked, on_event: OnEvent | None) -> Message:
     ProtocolError.
     """
     try:
+        reply = channel.reply_at_once(time.monotonic() + asked.wait_s())
+        if reply is not None:
+            for event in _AT_ONCE:
+                asked.note(event)
+                if on_event is not None:
+                    on_event(event.copy())
+            return reply
         while True:
             message = channel.next(asked.wait_s())
             if message is None:

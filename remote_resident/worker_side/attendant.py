@@ -105,7 +105,8 @@ class Attendant:
 
     def begin(self, call: Any) -> Any:
         """Make a request the one that runs. Lock held."""
-        self.callers.unwatch(call.peer)
+        if call.peer is not self.callers.kept:
+            self.callers.unwatch(call.peer)
         call.peer.call = call
         self.running = call
         self.begun = monotonic()

@@ -9,6 +9,7 @@ import _thread
 import faulthandler
 import os
 import select
+import sys
 from time import monotonic
 
 from . import attendant, calls, memory, protocol
@@ -262,9 +263,10 @@ class Worker:
             reply = calls.failure(exc)
             self.attendant.status = calls.exit_status(exc)
         self._end_fork(0)
-        if hooks.release_cublas:
-            memory.release_cublas_workspaces()
-        self.attendant.memory.look_at_device()
+        if "torch" in sys.modules:
+            if hooks.release_cublas:
+                memory.release_cublas_workspaces()
+            self.attendant.memory.look_at_device()
         return reply
 
     # --- signals and forks
