@@ -1,8 +1,8 @@
 """Orphans that the kernel hands to this process, reaped without touching its children.
 
 The daemon is the parent of whatever its tenants' programs leave behind, so that it sees
-them end. A process that it started itself belongs to a Popen, which alone may ask for its
-exit status.
+them end. A process that it started itself belongs to a Popen, which alone asks for its exit
+status.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import gc
 import os
 import subprocess
 import threading
+from typing import Any
 
 from remote_resident.processes import process_table
 
@@ -33,9 +34,8 @@ def reap_until(ended: threading.Event, look_s: float = _LOOK_S) -> None:
             continue
         zombies = _zombies()
         # a zombie of the last look: the Popen of a child that ended at once exists by now
-        for pid in (zombies & seen) - _started_here():
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+        if old := zombies & seen:
+            _reap(old)
         seen = zombies
 
 
@@ -53,13 +53,29 @@ def _zombies() -> set[int]:
     return {row.pid for row in table if row.ppid == me and row.state == "Z"}
 
 
-def _started_here() -> set[int]:
-    """List the pids of every Popen there is, whoever made it.
+def _reap(pids: set[int]) -> None:
+    """Reap zombies; what a Popen stands for, through it, so that it knows the status.
+
+    One that its owner forgot would be looked for again and again otherwise.
+    """
+    for child in _children():
+        if child.pid in pids:
+            pids = pids - {child.pid}
+            child.poll()
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _children() -> "list[subprocess.Popen[Any]]":
+    """List every Popen whose process has not been waited for, whoever made it.
 
     Asked only while something waits to be reaped: it looks through all objects.
     """
-    started = set()
-    for thing in gc.get_objects():
-        if issubclass(type(thing), subprocess.Popen):
-            started.add(getattr(thing, "pid", None) or 0)
-    return started
+    return [
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), subprocess.Popen)
+        and getattr(thing, "pid", None) is not None
+        and thing.returncode is None
+    ]
