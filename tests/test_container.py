@@ -23,6 +23,7 @@ from tasks import environment
 pytestmark = pytest.mark.container
 
 CANARY = "canary-5d2f"
+PASSED = "passed-81c0"
 FRESH = {"mode": "subprocess", "mode_reason": "a fresh process each"}
 OWNER = """
 import json, sys
@@ -245,7 +246,9 @@ def test_a_container_gets_what_is_declared_and_nothing_of_the_shell(
 ) -> None:
     monkeypatch.setenv("SOME_TOKEN", CANARY)
     monkeypatch.setenv("LC_CANARY", CANARY)
-    worker = make(env={"vars": {"DECLARED": "as declared"}})
+    monkeypatch.setenv("PASSED_TOKEN", PASSED)
+    declared = {"vars": {"DECLARED": "as declared"}, "pass_env": ["PASSED_TOKEN"]}
+    worker = make(env=declared)
 
     environ = worker.request({})["environ"]
 
@@ -259,6 +262,10 @@ def test_a_container_gets_what_is_declared_and_nothing_of_the_shell(
     assert CANARY not in "".join(environ.values())
     assert CANARY not in shown
     assert not any(CANARY.encode() in words for words in argv)
+    # what the manifest asks for gets in, and is in nobody's argv and in no log
+    assert environ["PASSED_TOKEN"] == PASSED
+    assert not any(PASSED.encode() in words for words in argv)
+    assert PASSED not in worker.log_path.read_text()
     # its own caches, not the operator's home
     assert environ["HOME"] == str(exec_env.from_manifest(worker.manifest).cache_dir())
 
