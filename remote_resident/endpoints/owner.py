@@ -129,6 +129,9 @@ class Owner:
                 lambda: all(self.is_down(name) for name in names),
                 limit_s + SETTLE_S + _LONGEST_WAIT_S,
             )
+        for name in names:
+            # the process may end before the thread that stopped it has
+            self.note_of(name)
 
     # What is registered; under the lock
 
