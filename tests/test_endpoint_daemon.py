@@ -84,7 +84,7 @@ def test_a_swap_stops_the_one_by_its_own_stop_before_it_starts_the_other(
     assert (here.state("a"), here.state("b")) == ("stopped", "ready")
     assert not listener.is_open(a.port or 0)
     assert processes.members(first.instance) == []
-    assert any("stop of a-service" in line for line in panel.shown("a-service"))
+    wait_for(lambda: "stop of a-service" in "\n".join(panel.shown("a-service")))
 
 
 def test_nothing_is_stopped_under_a_cell(host: Any, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_start_that_fails_runs_the_stop_and_is_failed_until_it_is_cleared(
     assert sorted(spent)[15] < 0.05
     assert (tmp_path / "starts").read_text() == "x\n"
     assert (tmp_path / "stops").read_text() == "x\n"
-    assert "secret-detail" in panel.shown("a-service")
+    wait_for(lambda: "secret-detail" in panel.shown("a-service"))
     here.register(one)
     assert here.state() == "stopped"
     assert (tmp_path / "starts").read_text() == "x\n"
