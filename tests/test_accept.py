@@ -17,6 +17,7 @@ import tomli_w
 from small_provider import until
 
 from remote_resident import manifest, places, processes
+from remote_resident.cli import main
 from remote_resident.manifest import ProviderManifest
 from tasks import accept, accept_hostile, accept_requests, ladder, measured
 from tasks.accept_stage import LadderRow
@@ -433,6 +434,27 @@ def test_without_a_namespace_the_known_files_lead_to_a_full_device(
 
 
 # -- how it ends
+
+
+def test_what_nothing_was_written_for_is_a_refusal_and_no_earlier_ladder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provider(tmp_path, "accept_good")
+    (tmp_path / "home").mkdir(0o700)
+    (tmp_path / "home/run").touch()
+    monkeypatch.setenv("TU_REMOTE_HOME", str(tmp_path / "home"))
+    words = ["remote", "--tree", str(tmp_path), "accept", "tiny", "--json"]
+
+    assert main(words) == 1
+    without = json.loads(capsys.readouterr().out)
+    earlier = report(manifest.find(tmp_path, "tiny"))
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("ladder = [{ size = 8 }]")
+    assert main(words) == 1
+    beside = json.loads(capsys.readouterr().out)
+
+    assert (without["ok"], without["reason"]) == (False, "socket_path")
+    assert beside == without
 
 
 @pytest.mark.parametrize(
