@@ -333,6 +333,18 @@ def test_those_who_start_at_once_share_one(home: Path) -> None:
     assert "refused" not in (home / "cache/logs/daemon.log").read_text()
 
 
+@pytest.mark.usefixtures("real", "home")
+def test_a_daemon_does_not_end_with_the_worker_that_a_command_ran_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TU_RESIDENT_INSTANCE", "of-a-worker")
+
+    pid = connect().call("GET", "/v1/health")["pid"]
+
+    carried = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    assert not [one for one in carried if one.startswith(b"TU_RESIDENT_")]
+
+
 def test_a_daemon_that_cannot_start_says_why(home: Path, run: Path) -> None:
     run.mkdir(0o700)
     (run / "daemon.sock").write_text("mine")

@@ -18,6 +18,7 @@ from remote_resident import unix_http
 from remote_resident.daemon import failures
 from remote_resident.daemon.server import Places
 from remote_resident.errors import ProviderError
+from remote_resident.processes import INSTANCE_VARIABLE, SLUG_VARIABLE, TREE_VARIABLE
 from remote_resident.spawn import Log
 
 _HEALTH_S = 30.0
@@ -189,6 +190,7 @@ def _start(places: Places, deadline: float) -> None:
                 stdout=out.fileno(),
                 stderr=out.fileno(),
                 cwd="/",
+                env=_of_nobody(),
                 pass_fds=[write_fd],
                 start_new_session=True,
             )
@@ -208,6 +210,12 @@ def _start(places: Places, deadline: float) -> None:
         time.sleep(_LOOK_S)
         return
     raise _not_started(child, said, log, since)
+
+
+def _of_nobody() -> dict[str, str]:
+    """Give the environment without the marks that would end a daemon with its starter."""
+    marks = (INSTANCE_VARIABLE, SLUG_VARIABLE, TREE_VARIABLE)
+    return {name: value for name, value in os.environ.items() if name not in marks}
 
 
 def _said(read_fd: int, deadline: float) -> dict[str, Any]:
