@@ -624,19 +624,50 @@ def test_a_job_on_the_processor_sees_no_device(site: Site) -> None:
     assert host.job(job.job_id).results == ("",)
 
 
-def test_a_provider_outside_of_a_tree_takes_jobs_too(site: Site) -> None:
+@pytest.fixture
+def alone(site: Site) -> Iterator[Path]:
+    """Write a provider that lies in no tree; its worker is ended."""
+    folder = site.tmp / "alone"
     site.provider()
-    alone = site.tmp / "alone"
-    (site.tree / "manifests/tiny").rename(alone)
-    (alone / "provider.toml").write_text(
-        (alone / "provider.toml").read_text().replace('"tiny"', '"alone"')
-    )
+    (site.tree / "manifests/tiny").rename(folder)
+    file = folder / "provider.toml"
+    file.write_text(file.read_text().replace('"tiny"', '"alone"'))
+    yield folder
+    for left in processes.instances("alone", str(folder)):
+        end_all(left.instance, grace_s=0.0)
+
+
+def test_a_provider_outside_of_a_tree_takes_jobs_too(site: Site, alone: Path) -> None:
     host = site.host()
 
     job = host.submit(str(alone), {}, tree=site.tree)
 
     assert events(host, job)[-1]["status"] == "completed"
-    end_all(host.job(job.job_id).instance or "", grace_s=0.0)
+
+
+def test_a_worker_outside_of_a_tree_holds_what_its_manifest_declares(
+    site: Site, alone: Path
+) -> None:
+    host = site.host()
+    job = host.submit(str(alone), {}, tree=site.tree)
+    events(host, job)
+    instance = host.job(job.job_id).instance
+
+    [holder] = [one for one in room.holders() if one.instance == instance]
+
+    assert holder.budget.ram_gb == 0.25
+
+
+def test_an_idle_worker_outside_of_a_tree_is_let_go_by_the_next_host(
+    site: Site, alone: Path
+) -> None:
+    first = site.host()
+    events(first, first.submit(str(alone), {}, tree=site.tree))
+    first._over.set()
+
+    site.host().end(stop_services=False)
+
+    assert not processes.instances("alone", str(alone))
 
 
 def refused(holder: Holder) -> Verdict:

@@ -42,6 +42,7 @@ from remote_resident.jobs.watch import AGAIN_S, Watch, in_thread
 from remote_resident.jobs.worker.ids import refused_id
 
 if TYPE_CHECKING:
+    from remote_resident.admission import Holder
     from remote_resident.held import Held
     from remote_resident.manifest import ProviderManifest
 
@@ -280,7 +281,7 @@ class JobHost:
             if not mine or holder.instance in attached or not holder.instance:
                 continue
             with contextlib.suppress(ProviderError, OSError):
-                manifest = manifests.find(Path(holder.tree or "/"), holder.slug)
+                manifest = _provider_held(holder)
                 lane = self._lane_of(manifest)
                 if marks.get("socket") == str(lane.socket) and lane.held is None:
                     lane.adopt(holder.instance)
@@ -558,6 +559,12 @@ def refuse_mode(manifest: "ProviderManifest") -> None:
             reason="bad_request",
             next=f"tu remote call {manifest.slug}",
         )
+
+
+def _provider_held(holder: "Holder") -> "ProviderManifest":
+    """Read the manifest of a worker that is alive, which may lie outside of a tree."""
+    named = holder.manifest_dir or holder.slug
+    return manifests.find(Path(holder.tree or "/"), named)
 
 
 def _provider_of(job: Job) -> "ProviderManifest":

@@ -52,6 +52,7 @@ class JobPlan(start_command.Plan):
             "--resident-slug": manifest.slug,
             "--resident-tree": manifest.tree,
             "--resident-instance": self.instance,
+            "--manifest-dir": manifest.directory,
             "--entry": manifest.runtime_entry,
             "--id": manifest.slug,
         }

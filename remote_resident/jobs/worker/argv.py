@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ready-fd", type=int, metavar="N", help="one JSON line once it accepts")
     for name in ("slug", "tree", "instance"):
         add(f"--resident-{name}", metavar="TEXT", help="marker in the process table")
+    add("--manifest-dir", metavar="DIR", help="marker: where its provider is declared")
     return parser
 
 
