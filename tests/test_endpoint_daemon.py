@@ -334,6 +334,34 @@ def test_a_process_that_outlives_its_stop_is_left_and_told(host: Any) -> None:
     )
 
 
+def test_a_stop_is_seen_through_although_nothing_can_be_noted(host: Any) -> None:
+    here = host(endpoint())
+    here.run("a")
+    notes = here.store.root / "notes"
+    notes.rename(here.store.root / "aside")
+    notes.touch()
+
+    here.changes.stop("a-service")
+
+    assert here.state() == "stopped"
+
+
+def test_a_stop_that_cannot_be_begun_is_failed_and_told(host: Any) -> None:
+    one = endpoint()
+    here = host(one)
+    here.run("a")
+    directory = Path(one.service_dir or "")
+    directory.rename(directory.with_name("aside"))
+    directory.touch()
+
+    with pytest.raises(ProviderError) as caught:
+        here.changes.stop("a-service")
+
+    assert caught.value.reason == "stop_failed"
+    assert str(directory) in str(caught.value)
+    assert here.state() == "failed"
+
+
 def test_a_service_that_dies_is_noticed_and_the_next_call_starts_it_again(
     host: Any,
 ) -> None:

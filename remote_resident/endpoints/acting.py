@@ -4,20 +4,24 @@ What comes of it is reported to the owner, which alone decides. A thread acts fo
 `Service`; what it reports of a service that is not the current one any more is ignored.
 """
 
-import sys
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from remote_resident.daemon.door import tell
 from remote_resident.endpoints import credentials, listener, memory, service
-from remote_resident.endpoints.readiness import Cut, NotReady, Watch, identify
+from remote_resident.endpoints.readiness import NotReady, NotWanted, Watch, identify
 from remote_resident.endpoints.scripts import Run
 from remote_resident.endpoints.service import Service
 from remote_resident.endpoints.swap import Event, Failure
 from remote_resident.errors import ProviderError
 
-_WATCH_S = 0.1
+_WATCH_S = 1.0
+"""How often a service is looked at whose processes have not ended: it may close its port,
+and the first process of a container is not always known."""
+_TWICE_S = 0.1
 _FREE_LOOK_S = 0.25
 _SWEPT_S = 2.0
 
@@ -62,21 +66,17 @@ def spawn(target: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-def tell(where: str, exc: BaseException) -> None:
-    """Write a bug of ours to the daemon's log."""
-    import traceback
+def start(owner: Owner, one: Service, spent_s: float | None = None) -> None:
+    """Start a service, wait until it is ready, then watch it until it is stopped.
 
-    text = "".join(traceback.format_exception(exc))
-    sys.stderr.write(f"{where}\n{text}")
-    sys.stderr.flush()
-
-
-def start(owner: Owner, one: Service) -> None:
-    """Start a service, wait until it is ready, then watch it until it is stopped."""
+    `spent_s` is how long ago another daemon began the start; None: nobody has.
+    """
     try:
-        _begin(owner, one)
-        _until_ready(owner, one, time.monotonic() + one.endpoint.start_timeout_s)
-    except Cut:
+        if spent_s is None:
+            _begin(owner, one)
+        left_s = one.endpoint.start_timeout_s - (spent_s or 0.0)
+        _until_ready(owner, one, time.monotonic() + left_s)
+    except NotWanted:
         return
     except memory.Crowded as exc:
         owner.report_crowded(one, exc)
@@ -85,7 +85,8 @@ def start(owner: Owner, one: Service) -> None:
     except ProviderError as exc:
         failure = Failure(reason=exc.reason, text=str(exc), next=exc.next)
         owner.report(one, Event.REFUSED, failure)
-        owner.note(one)
+        with _going_on(one):
+            owner.note(one)
     except Exception as exc:
         # callers must be told, and what may have been started must be stopped
         text = f"{one.endpoint.name}: {type(exc).__name__}: {exc}"
@@ -97,16 +98,7 @@ def start(owner: Owner, one: Service) -> None:
 
 def resume(owner: Owner, one: Service) -> None:
     """Go on with a start that another daemon began."""
-    spent = max(0.0, time.time() - one.begun)
-    try:
-        left = one.endpoint.start_timeout_s - spent
-        _until_ready(owner, one, time.monotonic() + left)
-    except Cut:
-        return
-    except NotReady as exc:
-        owner.report(one, Event.START_FAILED, _of_start(one, exc.reason, str(exc)))
-    else:
-        watch(owner, one)
+    start(owner, one, max(0.0, time.time() - one.begun))
 
 
 def _of_start(one: Service, reason: str, text: str) -> Failure:
@@ -128,7 +120,7 @@ def _begin(owner: Owner, one: Service) -> None:
     one.hide = credential
     with memory.admitted(endpoint, one.instance, owner.host, owner.others(one)):
         if one.cut.is_set():
-            raise Cut
+            raise NotWanted
         # before the first process: whoever comes after a crash must know of it
         owner.note(one)
         try:
@@ -157,18 +149,34 @@ def _until_ready(owner: Owner, one: Service, deadline: float) -> None:
 
 def watch(owner: Owner, one: Service) -> None:
     """Watch a service that is ready until it is to be stopped, or has died."""
-    memory.hold(one.endpoint, one.instance, service.pids(one), loading=False)
+    with _going_on(one):
+        memory.hold(one.endpoint, one.instance, service.pids(one), loading=False)
     one.orphans = service.orphans(one)
-    owner.note(one)
-    while not one.cut.wait(_WATCH_S):
-        if one.run is not None:
-            one.run.poll()
-        if not _is_there(one):
+    with _going_on(one):
+        owner.note(one)
+    while not one.cut.is_set():
+        try:
             # the table of processes is not read at one instant: look twice
-            if one.cut.wait(_WATCH_S) or _is_there(one):
-                continue
-            owner.report(one, Event.DIED)
-            return
+            if _is_dead(one, _WATCH_S) and _is_dead(one, _TWICE_S):
+                owner.report(one, Event.DIED)
+                return
+        except OSError:
+            # no descriptor is free: nothing was seen
+            time.sleep(_TWICE_S)
+
+
+@contextlib.contextmanager
+def _going_on(one: Service) -> Iterator[None]:
+    """Tell what cannot be written down; a full disk must not stop what is being done."""
+    try:
+        yield
+    except ProviderError as exc:
+        tell(f"{one.endpoint.name}: not written down", exc)
+
+
+def _is_dead(one: Service, within_s: float) -> bool:
+    """Wait for a sign of its end, and say whether it has ended; not of one to be stopped."""
+    return not one.cut.wait(within_s, one.telling()) and not _is_there(one)
 
 
 def _is_there(one: Service) -> bool:
@@ -188,19 +196,14 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
         one.thread.join()
     # beside the stop: who comes after a crash finds a service that ends either way
     spawn(lambda: owner.note(one), f"{one.endpoint.name}: note")
-    if one.listener is None and one.run is not None:
-        # it never was ready: what still tries to start it is ended first
-        one.run.end()
-    if not listener.is_open(one.port) and _is_gone(owner, one):
-        fault = None
-    elif died or owner.has_failed_start(one):
-        fault = _cleaned(one)
-    else:
-        fault = service.stop(one)
+    try:
+        fault = _stopped(owner, one, died=died)
+    except Exception as exc:
+        # who waits for the end must be told
+        fault = f"{one.endpoint.name}: {type(exc).__name__}: {exc}"
+        tell(f"{one.endpoint.name}: stop", exc)
     if fault is None:
-        memory.release(one.endpoint.name)
-        owner.report(one, Event.STOPPED)
-        owner.note(one)
+        _report_gone(owner, one, Event.STOPPED)
         return
     failure = Failure(
         reason="stop_failed",
@@ -208,7 +211,29 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
         next=f"tu remote endpoint stop {one.endpoint.name}",
     )
     owner.report(one, Event.STOP_FAILED, failure)
-    owner.note(one)
+    with _going_on(one):
+        owner.note(one)
+
+
+def _stopped(owner: Owner, one: Service, *, died: bool) -> str | None:
+    """Stop it as it has to be; None: stopped, else why not."""
+    if one.listener is None and one.run is not None:
+        # it never was ready: what still tries to start it is ended first
+        one.run.end()
+    if not listener.is_open(one.port) and _is_gone(owner, one):
+        return None
+    if died or owner.has_failed_start(one):
+        return _cleaned(one)
+    return service.stop(one)
+
+
+def _report_gone(owner: Owner, one: Service, event: Event) -> None:
+    """Report that nothing is left of it."""
+    with _going_on(one):
+        memory.release(one.endpoint.name)
+    owner.report(one, event)
+    with _going_on(one):
+        owner.note(one)
 
 
 def _is_gone(owner: Owner, one: Service) -> bool:
@@ -235,8 +260,6 @@ def until_free(owner: Owner, one: Service, over: Callable[[], bool]) -> None:
         return
     while not over():
         if not listener.is_open(one.port) and not service.left(one):
-            memory.release(one.endpoint.name)
-            owner.report(one, Event.GONE)
-            owner.note(one)
+            _report_gone(owner, one, Event.GONE)
             return
         time.sleep(_FREE_LOOK_S)

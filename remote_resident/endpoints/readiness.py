@@ -95,7 +95,7 @@ class NotReady(Exception):
         self.reason = reason
 
 
-class Cut(Exception):
+class NotWanted(Exception):
     """The start is no longer wanted."""
 
 
@@ -122,7 +122,7 @@ class Watch:
         self._alive = time.monotonic()
 
     def until_ready(self) -> Listener:
-        """Wait until the service is ready. Raises NotReady, and Cut."""
+        """Wait until the service is ready. Raises NotReady, and NotWanted."""
         begun, pause_s = time.monotonic(), _FIRST_PAUSE_S
         while True:
             self._judge()
@@ -175,7 +175,7 @@ class Watch:
         now = time.monotonic()
         name = self.endpoint.name
         if self.cut():
-            raise Cut
+            raise NotWanted
         status = None if self.run is None else self.run.poll()
         if status:
             raise NotReady(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from remote_resident import processes
 from remote_resident.endpoints import containers, listener
+from remote_resident.endpoints.cut import Cut
 from remote_resident.endpoints.listener import Listener, Owner
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.scripts import Run, environment, finish
@@ -36,7 +37,7 @@ class Service:
     listener: Listener | None = None
     hide: str | None = None
     """The credential's value, to be kept out of transcripts."""
-    cut: threading.Event = field(default_factory=threading.Event)
+    cut: Cut = field(default_factory=Cut)
     """Its start, or the watch over it, is to end."""
     orphans: tuple[Owner, ...] = ()
     """Its processes that are this one's children, as seen when it became ready."""
@@ -52,6 +53,14 @@ class Service:
     def env(self) -> dict[str, str]:
         """Give what its scripts have in their environment, but the credential."""
         return environment(self.endpoint, self.instance)
+
+    def telling(self) -> list[int]:
+        """List the processes whose ends tell something: who listens, the start script."""
+        owners = () if self.listener is None else self.listener.owners
+        found = _still(owners)
+        if self.run is not None and self.run.poll() is None:
+            found.append(self.run.process.pid)
+        return found
 
 
 def refuse_stranger(service: Service) -> None:

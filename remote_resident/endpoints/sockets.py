@@ -78,7 +78,8 @@ def _read(family: int) -> Iterator[tuple[int, bytes, int]]:
     """Read the same from the table of all connections."""
     name = "tcp6" if family == socket.AF_INET6 else "tcp"
     lines: list[str] = []
-    with contextlib.suppress(OSError):
+    # a kernel without IPv6; what cannot be read otherwise is not as good as nobody
+    with contextlib.suppress(FileNotFoundError):
         lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
     for line in lines:
         words = line.split()
