@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from remote_resident import places
 from remote_resident.errors import Problem, UsageError
-from remote_resident.manifest_rules import quoted, show
+from remote_resident.manifest_rules import LONGEST_S, quoted, show
 
 FIRST_PORT, LAST_PORT = 20000, 29999
 CREDENTIALS = ("NVIDIA_API_KEY",)
@@ -192,10 +192,13 @@ def _seconds(key: str, value: object) -> list[tuple[str, str]]:
         return []
     number = _number(value)
     if key == "ttl_s":
-        right, wanted = number is not None and number >= 0, "0 or more seconds"
+        right, least = number is not None and number >= 0, "0 or more seconds"
     else:
-        right, wanted = number is not None and number > 0, "seconds above 0"
-    return [] if right else [(key, f"{show(value)} found, {wanted} wanted")]
+        right, least = number is not None and number > 0, "seconds above 0"
+    if right and number is not None and number <= LONGEST_S:
+        return []
+    wanted = f"{least} and at most {LONGEST_S} wanted"
+    return [(key, f"{show(value)} found, {wanted}")]
 
 
 def _budget(key: str, value: object) -> list[tuple[str, str]]:
