@@ -267,7 +267,7 @@ def registered(*endpoints: Endpoint) -> Store:
     """Register endpoints for a daemon that does not run yet."""
     credentials.save("NVIDIA_API_KEY", CANARY)
     store = Store()
-    store.connect(Settings(mode="local", credential_name="NVIDIA_API_KEY"))
+    store.connect(Settings(mode="local"))
     for one in endpoints:
         store.approve(one.name, one.digest)
         store.register(one)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remote_resident import places
 from remote_resident.endpoints import credentials
-from remote_resident.endpoints.credentials import HIDDEN, Redaction
+from remote_resident.endpoints.redaction import HIDDEN, Redaction
 from remote_resident.errors import ProviderError, UsageError
 
 NAME = "NVIDIA_API_KEY"

@@ -264,7 +264,7 @@ def test_what_was_registered_is_there_for_the_next_process(store: Store) -> None
 
 def test_nothing_connected_is_no_mode(store: Store) -> None:
     assert store.settings() == Settings()
-    settings = Settings(mode="url", host="h", credential_name="NVIDIA_API_KEY")
+    settings = Settings(mode="url", host="h")
     store.connect(settings)
     assert Store().settings() == settings
     store.disconnect()

@@ -10,7 +10,6 @@ from remote_resident.endpoints.lint import lint_endpoint
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.register import (
     NeedsApproval,
-    Registered,
     decide,
     row,
 )
@@ -42,15 +41,13 @@ REMOTE: dict[str, Any] = {
 @pytest.fixture
 def store() -> Store:
     store = Store()
-    store.connect(Settings(mode="local", credential_name="NVIDIA_API_KEY"))
+    store.connect(Settings(mode="local"))
     return store
 
 
 def url_store() -> Store:
     store = Store()
-    settings = Settings(
-        mode="url", host="models.example", credential_name="NVIDIA_API_KEY"
-    )
+    settings = Settings(mode="url", host="models.example")
     store.connect(settings)
     return store
 
@@ -61,11 +58,11 @@ def asked(store: Store, fields: dict[str, Any]) -> NeedsApproval:
     return found
 
 
-def registered(store: Store, fields: dict[str, Any]) -> Registered:
+def registered(store: Store, fields: dict[str, Any]) -> Endpoint:
     """Approve what is asked for, and keep it as the daemon does."""
     found = decide(store, fields, asked(store, fields).digest)
-    assert isinstance(found, Registered)
-    store.register(found.endpoint)
+    assert isinstance(found, Endpoint)
+    store.register(found)
     return found
 
 
@@ -113,11 +110,8 @@ def test_new_bytes_need_a_person_and_approved_ones_never_again(store: Store) -> 
     first = asked(store, LOCAL)
     assert store.registrations().endpoints == {}
 
-    assert decide(store, LOCAL, first.digest) == Registered(
-        endpoint=first.endpoint, previous=None, findings=[]
-    )
-    again = decide(store, LOCAL)
-    assert isinstance(again, Registered)
+    assert decide(store, LOCAL, first.digest) == first.endpoint
+    assert decide(store, LOCAL) == first.endpoint
 
 
 def test_an_approval_of_other_bytes_is_none(store: Store) -> None:
@@ -149,25 +143,14 @@ def test_any_changed_byte_asks_again(store: Store, changed: dict[str, Any]) -> N
     found = asked(store, {**LOCAL, **changed})
 
     assert found.endpoint.name == NAME
-    assert isinstance(decide(store, LOCAL), Registered)
+    assert isinstance(decide(store, LOCAL), Endpoint)
 
 
 def test_going_back_to_bytes_that_were_approved_once_is_silent(store: Store) -> None:
-    registered(store, LOCAL)
+    first = registered(store, LOCAL)
     registered(store, {**LOCAL, "ttl_s": 60})
 
-    back = decide(store, LOCAL)
-
-    assert isinstance(back, Registered)
-    assert back.previous is not None and back.previous.ttl_s == 60
-    assert not back.unchanged
-
-
-def test_the_same_bytes_are_known_as_unchanged(store: Store) -> None:
-    registered(store, LOCAL)
-    same = decide(store, LOCAL)
-
-    assert isinstance(same, Registered) and same.unchanged
+    assert decide(store, LOCAL) == first
 
 
 def test_a_port_belongs_to_one_endpoint(store: Store) -> None:
@@ -215,9 +198,7 @@ def test_a_damaged_registration_can_be_registered_anew(store: Store) -> None:
     registered(store, LOCAL)
     (store.root / "registrations/tiny-service.json").write_text("{")
 
-    found = decide(store, LOCAL)
-
-    assert isinstance(found, Registered) and found.previous is None
+    assert isinstance(decide(store, LOCAL), Endpoint)
 
 
 def test_the_refusal_carries_the_card_and_the_digest_that_approves_it(
@@ -289,7 +270,7 @@ def test_a_pipe_is_nobody_to_ask() -> None:
 
 
 def test_a_row_has_the_contracts_fields(store: Store) -> None:
-    endpoint = registered(store, LOCAL).endpoint
+    endpoint = registered(store, LOCAL)
 
     found = row(endpoint, "failed", since=5.0, cause="why")
 

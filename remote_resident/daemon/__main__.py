@@ -11,9 +11,8 @@ from typing import Any
 from remote_resident.daemon import failures
 from remote_resident.daemon.server import Places, run
 from remote_resident.daemon.tenant import Tenant
+from remote_resident.endpoints.swap import OVERTAKE_S
 from remote_resident.errors import ProviderError
-
-OVERTAKE_S = 30.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +27,8 @@ def options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=OVERTAKE_S,
         metavar="S",
-        help="how long work for the resident endpoint may overtake others (30)",
+        help="how long work for the resident endpoint may overtake others "
+        f"({OVERTAKE_S:g})",
     )
     parser.add_argument(
         "--by-memory",

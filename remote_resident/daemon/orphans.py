@@ -25,10 +25,10 @@ def adopt() -> bool:
     return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def reap_until(ended: threading.Event, look_s: float = _LOOK_S) -> None:
+def reap_until(ended: threading.Event) -> None:
     """Reap orphans that have ended, until told to stop."""
     seen: set[int] = set()
-    while not ended.wait(look_s):
+    while not ended.wait(_LOOK_S):
         if not _any_zombie():
             seen = set()
             continue

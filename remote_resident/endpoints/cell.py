@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_resident import exec_env, places, processes
-from remote_resident.endpoints.credentials import Redaction
+from remote_resident.endpoints.redaction import Redaction
 from remote_resident.errors import ProviderError
 from remote_resident.processes import INSTANCE_VARIABLE
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from remote_resident.endpoints import card, credentials, ports
-from remote_resident.endpoints.record import CREDENTIALS, host_fault
-from remote_resident.endpoints.register import connected
+from remote_resident.endpoints.record import CREDENTIALS
+from remote_resident.endpoints.register import connected, refuse_unfit
 from remote_resident.endpoints.store import Store
 from remote_resident.errors import ProviderError, UsageError
 
@@ -54,7 +54,6 @@ def connect(
     *,
     host: str | None = None,
     credential: str | None = None,
-    name: str = CREDENTIALS[0],
     daemon: Daemon | None = None,
 ) -> Row:
     """Enable endpoints of one mode; the credential is kept first.
@@ -62,16 +61,10 @@ def connect(
     `credential` None: the one that is kept already. Raises UsageError (`bad_request`)
     where there is none, or where the host does not fit the mode.
     """
-    _refuse_unfit(mode, host)
+    refuse_unfit(mode, host)
     if credential is not None:
-        credentials.save(name, credential)
-    elif credentials.load(name) is None:
-        raise UsageError(
-            f"{name}: no credential found, --credential-file FILE wanted",
-            reason="bad_request",
-            next="tu remote endpoint connect --help",
-        )
-    body = {"mode": mode, "host": host, "credential_name": name}
+        credentials.save(CREDENTIALS[0], credential)
+    body = {"mode": mode, "host": host}
     return _asked(daemon).call("POST", "/v1/endpoints/connect", body)
 
 
@@ -230,22 +223,6 @@ def _found(argv: list[str]) -> list[str]:
         return argv
     path = shutil.which(argv[0])
     return argv if path is None else [str(Path(path).absolute()), *argv[1:]]
-
-
-def _refuse_unfit(mode: str, host: str | None) -> None:
-    fault = None
-    if mode not in ("local", "url"):
-        fault = f"mode: {mode!a} found, local or url wanted"
-    elif mode == "url" and host is None:
-        fault = "host: missing, wanted in mode url"
-    elif mode == "local" and host is not None:
-        fault = "host: found, none wanted in mode local"
-    elif host is not None and (said := host_fault(host)):
-        fault = f"host: {said}"
-    if fault:
-        raise UsageError(
-            fault, reason="bad_request", next="tu remote endpoint connect --help"
-        )
 
 
 def _at_terminal(shown: str, digest: str) -> bool:

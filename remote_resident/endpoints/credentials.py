@@ -10,18 +10,8 @@ from typing import Any
 
 from remote_resident import places
 from remote_resident.endpoints.record import CREDENTIALS
-from remote_resident.endpoints.redaction import HIDDEN, Redaction
 from remote_resident.endpoints.store import remove_private, write_private
 from remote_resident.errors import ProviderError, UsageError
-
-__all__ = [
-    "HIDDEN",
-    "Redaction",
-    "forget",
-    "from_file",
-    "load",
-    "save",
-]
 
 LONGEST = 16 * 1024
 _SERVICE = "tu-remote"
@@ -48,9 +38,7 @@ def from_file(path: str) -> str:
     return _checked(found.strip(), where)
 
 
-def save(
-    name: str, value: str, *, root: Path | None = None, keyring: Any = None
-) -> str:
+def save(name: str, value: str, *, keyring: Any = None) -> str:
     """Keep a credential, durably, and say where: `keyring` or the file's path.
 
     `keyring` is a module as the package of that name; None: the system's, if any.
@@ -59,7 +47,7 @@ def save(
     _known(name)
     value = _checked(value, name)
     ring = _ring(keyring)
-    path = _path(name, root)
+    path = _path(name)
     if ring is not None:
         try:
             ring.set_password(_SERVICE, str(path), value)
@@ -73,14 +61,14 @@ def save(
     return str(path)
 
 
-def load(name: str, *, root: Path | None = None, keyring: Any = None) -> str | None:
+def load(name: str, *, keyring: Any = None) -> str | None:
     """Give a credential; None: none is kept.
 
     Raises ProviderError (`unreadable`) where its file is not this user's alone, or the
     keyring does not open.
     """
     _known(name)
-    path = _path(name, root)
+    path = _path(name)
     try:
         found = path.stat()
         value = path.read_text(encoding="ascii")
@@ -97,10 +85,10 @@ def load(name: str, *, root: Path | None = None, keyring: Any = None) -> str | N
     return value
 
 
-def forget(name: str, *, root: Path | None = None, keyring: Any = None) -> None:
+def forget(name: str, *, keyring: Any = None) -> None:
     """Keep a credential no longer."""
     _known(name)
-    path = _path(name, root)
+    path = _path(name)
     remove_private(path)
     ring = _ring(keyring)
     if ring is not None:
@@ -143,9 +131,8 @@ def _not_believed(path: Path, found: str, cure: str) -> ProviderError:
     )
 
 
-def _path(name: str, root: Path | None) -> Path:
-    root = places.state_dir() / "endpoints" if root is None else root
-    return root / "credentials" / name
+def _path(name: str) -> Path:
+    return places.state_dir() / "endpoints/credentials" / name
 
 
 def _from_ring(path: Path, keyring: Any) -> str | None:

@@ -13,9 +13,8 @@ from remote_resident.endpoints import (
 )
 from remote_resident.endpoints.changes import Changes
 from remote_resident.endpoints.owner import Owner
-from remote_resident.endpoints.record import CREDENTIALS, host_fault
+from remote_resident.endpoints.record import CREDENTIALS
 from remote_resident.endpoints.store import Settings, Store
-from remote_resident.endpoints.swap import OVERTAKE_S
 from remote_resident.errors import ProviderError, UsageError
 
 
@@ -24,9 +23,7 @@ class Endpoints:
 
     name = "endpoints"
 
-    def __init__(
-        self, *, overtake_s: float = OVERTAKE_S, by_memory: bool = False
-    ) -> None:
+    def __init__(self, *, overtake_s: float, by_memory: bool) -> None:
         self._store = Store()
         self._owner = Owner(self._store, overtake_s=overtake_s, by_memory=by_memory)
         self._changes = Changes(self._owner)
@@ -59,19 +56,15 @@ class Endpoints:
     def connect(self, request: Request) -> Document:
         """Enable endpoints of one mode, in the place of what was enabled."""
         mode, host = request.body.get("mode"), request.body.get("host")
-        name = request.body.get("credential_name", CREDENTIALS[0])
-        if fault := _connect_fault(mode, host, name):
-            raise UsageError(
-                fault, reason="bad_request", next="tu remote endpoint connect --help"
-            )
+        register.refuse_unfit(mode, host)
+        name = CREDENTIALS[0]
         if credentials.load(name) is None:
             raise UsageError(
                 f"{name}: no credential found, --credential-file FILE wanted",
                 reason="bad_request",
                 next="tu remote endpoint connect --help",
             )
-        settings = Settings(mode=mode, host=host, credential_name=name)
-        self._store.connect(settings)
+        self._store.connect(Settings(mode=mode, host=host))
         return {"ok": True, "mode": mode, "host": host, "credential": name}
 
     def disconnect(self, request: Request) -> Document:
@@ -103,8 +96,8 @@ class Endpoints:
             judged = register.decide(self._store, fields, approve)
             if isinstance(judged, register.NeedsApproval):
                 raise judged.refusal()
-            self._changes.register(judged.endpoint)
-        return self._row(judged.endpoint.name)
+            self._changes.register(judged)
+        return self._row(judged.name)
 
     def rows(self, request: Request) -> Document:
         """Give the row of every endpoint."""
@@ -185,16 +178,3 @@ def _damaged_row(name: str, why: ProviderError | None) -> Document:
     )
     known = {"name": name, "state": "failed", "cause": str(why), "lint": []}
     return {**dict.fromkeys(fields.split()), **known, **_IDLE}
-
-
-def _connect_fault(mode: object, host: object, name: object) -> str | None:
-    if mode not in ("local", "url"):
-        return f"mode: {mode!a} found, local or url wanted"
-    if name not in CREDENTIALS:
-        return f"credential_name: {name!a} found, {' or '.join(CREDENTIALS)} wanted"
-    if mode == "local":
-        return None if host is None else "host: found, none wanted in mode local"
-    if not isinstance(host, str):
-        return "host: missing, wanted in mode url"
-    fault = host_fault(host)
-    return None if fault is None else f"host: {fault}"

@@ -5,28 +5,13 @@ from dataclasses import dataclass
 
 from remote_resident.endpoints.card import card
 from remote_resident.endpoints.lint import Finding, lint_endpoint
-from remote_resident.endpoints.record import Endpoint, Location
+from remote_resident.endpoints.record import Endpoint, Location, host_fault
 from remote_resident.endpoints.store import Settings, Store
 from remote_resident.errors import Problem, ProviderError, UsageError
 
 CONNECT = "tu remote endpoint connect --mode local --credential-file FILE"
 CONNECT_URL = "tu remote endpoint connect --mode url --host HOST --credential-file FILE"
 _MODES: dict[Location, str] = {"local": "local", "remote": "url"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """A registration that is approved; its keeper still has to keep it."""
-
-    endpoint: Endpoint
-    previous: Endpoint | None
-    """What the name had; None: nothing, or what cannot be read."""
-    findings: list[Finding]
-
-    @property
-    def unchanged(self) -> bool:
-        """Say whether these are the bytes that the name had."""
-        return self.previous == self.endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +55,10 @@ class NeedsApproval:
 
 def decide(
     store: Store, fields: Mapping[str, object], approve: str | None = None
-) -> Registered | NeedsApproval:
+) -> Endpoint | NeedsApproval:
     """Judge a registration; an approval that fits is kept, nothing else is written.
 
+    Gives the endpoint where it is approved: its keeper still has to keep it.
     `approve` is the digest of the card that a person read. Raises ProviderError:
     `not_connected`, `wrong_mode`, `lint`, `port_taken`, and UsageError
     (`bad_request`) with every fault of the fields.
@@ -84,17 +70,31 @@ def decide(
         )
     endpoint = Endpoint.from_dict(fields)
     _refuse_other_mode(settings, endpoint)
-    registered = store.registrations().endpoints
-    _refuse_shared_port(endpoint, registered.values())
+    _refuse_shared_port(endpoint, store.registrations().endpoints.values())
     findings = lint_endpoint(endpoint)
     _refuse_mistakes(endpoint, findings)
     if not store.approved(endpoint.name, endpoint.digest):
         if approve != endpoint.digest:
             return NeedsApproval(endpoint=endpoint, findings=findings, approve=approve)
         store.approve(endpoint.name, endpoint.digest)
-    return Registered(
-        endpoint=endpoint, previous=registered.get(endpoint.name), findings=findings
-    )
+    return endpoint
+
+
+def refuse_unfit(mode: object, host: object) -> None:
+    """Raise UsageError (`bad_request`) for no mode, or a host that does not go with it."""
+    fault = None
+    if mode not in ("local", "url"):
+        fault = f"mode: {mode!a} found, local or url wanted"
+    elif mode == "local":
+        fault = None if host is None else "host: found, none wanted in mode local"
+    elif not isinstance(host, str):
+        fault = "host: missing, wanted in mode url"
+    elif said := host_fault(host):
+        fault = f"host: {said}"
+    if fault is not None:
+        raise UsageError(
+            fault, reason="bad_request", next="tu remote endpoint connect --help"
+        )
 
 
 def connected(settings: Settings, mode: str | None = None) -> Settings:

@@ -104,17 +104,6 @@ class Run:
             self._let_go()
         return status
 
-    def wait(self, timeout_s: float) -> int | None:
-        """Wait for its end; None: it still runs."""
-        if self.process.poll() is None and timeout_s > 0:
-            with contextlib.suppress(ProcessLookupError):
-                fd = os.pidfd_open(self.process.pid)
-                poll = select.poll()
-                poll.register(fd, select.POLLIN)
-                poll.poll(timeout_s * 1000)
-                os.close(fd)
-        return self.poll()
-
     def end(self, grace_s: float = 2.0) -> None:
         """End the script and what is in its process group: not the service's own."""
         for signum, wait_s in (
@@ -125,7 +114,8 @@ class Run:
                 break
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signum)
-            self.wait(wait_s)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(wait_s)
         self.poll()
         self._let_go()
 

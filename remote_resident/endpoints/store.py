@@ -30,7 +30,6 @@ class Settings:
     """None: not connected."""
     host: str | None = None
     """The host, with its port, that remote endpoints lie on; None in mode local."""
-    credential_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
