@@ -145,6 +145,27 @@ def test_a_failed_job_exits_with_1_and_its_own_words(site: Site) -> None:
     assert json.loads(logs.stdout)["lines"][0] == "job a does raises"
 
 
+@pytest.mark.parametrize(
+    "words", [("attach", "a"), ("list",), ("logs", "a")], ids=lambda words: words[0]
+)
+def test_what_a_job_says_steers_no_terminal(site: Site, words: tuple[str, ...]) -> None:
+    site.tu("job", "run", "tiny", "--params", '{"does": "steers"}', "--id", "a")
+
+    told = site.tu("job", *words)
+
+    shown = told.stdout.replace("\n", "") + told.stderr.replace("\n", "")
+    assert "]0;titleab" in shown
+    assert shown.isprintable()
+
+
+def test_a_job_of_many_results_is_listed_in_one_line(site: Site) -> None:
+    site.tu("job", "run", "tiny", "--params", '{"does": "steers"}', "--id", "a")
+
+    _, row = site.tu("job", "list").stdout.splitlines()
+
+    assert row.endswith("ab2, 2 more")
+
+
 @pytest.mark.long
 def test_params_come_from_a_file_or_standard_input(site: Site) -> None:
     (site.tmp / "p.json").write_text('{"x": 4}')

@@ -69,6 +69,13 @@ class Job:
         Path(ctx.params["began"]).write_text(str(os.getpid()))
         ctypes.PyDLL(None).sleep(ctypes.c_uint(int(ctx.params["seconds"])))
 
+    def steers(self, ctx):
+        """Write and give what would steer a terminal."""
+        text = "\x1b[2J\x1b]0;title\x07\u202ea\rb"
+        print(text, file=sys.stderr)
+        for number in range(5):
+            ctx.result(f"{text}\n{number}")
+
     def exits(self, ctx):
         print("last words", file=sys.stderr)
         os._exit(ctx.params.get("status", 9))

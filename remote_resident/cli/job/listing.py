@@ -5,6 +5,9 @@ from typing import Any
 
 from remote_resident.cli import tree
 from remote_resident.cli.answer import Answer, Asked
+from remote_resident.cli.job.watching import plain
+
+_SHOWN_RESULTS = 3
 
 
 def arguments(parser: Any) -> None:
@@ -29,7 +32,7 @@ def _text(jobs: list[dict[str, Any]]) -> str:
         ended = job["ended"]
         took = "-" if ended is None else f"{ended - began:.1f} s"
         lines.append(
-            (job["job_id"], job["slug"], job["state"], moment, took, _why(job))
+            (job["job_id"], job["slug"], job["state"], moment, took, plain(_why(job)))
         )
     return tree.columns(lines)
 
@@ -46,4 +49,6 @@ def _why(job: dict[str, Any]) -> str:
     percent = progress.get("percent")
     if job["ended"] is None and isinstance(percent, int | float) and percent >= 0:
         return f"{percent:.0f} % {progress.get('label') or ''}".rstrip()
-    return ", ".join(map(str, job["results"]))
+    results = list(map(str, job["results"]))
+    shown, more = results[:_SHOWN_RESULTS], len(results) - _SHOWN_RESULTS
+    return ", ".join([*shown, f"{more} more"] if more > 0 else shown)

@@ -4,6 +4,7 @@ from typing import Any
 
 from remote_resident.cli import numbers
 from remote_resident.cli.answer import Answer, Asked
+from remote_resident.cli.job.watching import plain
 
 
 def arguments(parser: Any) -> None:
@@ -21,4 +22,4 @@ def run(asked: Asked) -> Answer:
     lines = JobClient().logs(asked.job_id)
     lines = lines[-asked.lines :] if asked.lines > 0 else []
     document = {"job_id": asked.job_id, "lines": lines}
-    return Answer(document=document, text="\n".join(lines))
+    return Answer(document=document, text="\n".join(map(plain, lines)))

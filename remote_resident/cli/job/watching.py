@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 TERMINAL = ("done", "error")
 _ASK_S = 5.0
 _INTERRUPTED = 128 + signal.SIGINT
-_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+    r"|[\u2028-\u202e\u2066-\u2069]"  # other lines, other directions
+)
 
 Told = Any
 """An event, an exception that ended the stream, or None: Ctrl-C was pressed."""
