@@ -41,9 +41,9 @@ def look(python: str | Path, kept: "Readings | None" = None) -> Layout:
     return Layout(prefix, settings, found[0] if len(found) == 1 else None)
 
 
-def settings(python: Path, kept: "Readings | None" = None) -> Settings:
+def settings(python: Path) -> Settings:
     """Read the pyvenv.cfg of a venv's python; nothing in it where it is none."""
-    return _venv(os.fspath(python), kept)[1]
+    return _venv(os.fspath(python), None)[1]
 
 
 def site_packages(python: Path, kept: "Readings | None" = None) -> Path | None:

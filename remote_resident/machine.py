@@ -141,8 +141,6 @@ def meminfo(proc: Path = PROC, cgroups: Path = CGROUPS) -> Memory:
         free_gb=gib("MemFree"),
         available_gb=gib("MemAvailable"),
         cached_gb=gib("Cached"),
-        swap_total_gb=gib("SwapTotal"),
-        swap_free_gb=gib("SwapFree"),
         source="MemTotal",
     )
     for version, directory in _own_cgroups(proc, cgroups):

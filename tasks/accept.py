@@ -26,7 +26,7 @@ from tasks.accept_requests import build as build_requests
 from tasks.accept_stage import STEP, Known, LadderRow, Stage
 from tasks.smoke import production_admit
 from tasks.step import Making, Progress, StepResult, failed, refused
-from tasks.trial import CUTS, clear_corner, end_left, make_corner
+from tasks.trial import clear_corner, end_left, make_corner
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
@@ -75,9 +75,6 @@ def make(
         stages = [_stage(provider, corner, admit, known, *phase) for phase in phases]
         results = yield from _gone_through(stages, on_phase)
         keep = any(result.verdict == "failed" for result in results)
-    except CUTS:
-        keep = False
-        raise
     finally:
         clear_corner(corner, keep=keep)
     if results[-1].verdict == "refused":

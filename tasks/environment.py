@@ -230,12 +230,6 @@ def _compare(pins: "Pins", python: Path, slug: str, site: Site) -> list[Problem]
     return list(_differences(wanted, {**site.versions, **asked}, slug, where))
 
 
-def is_plain(python: Path) -> bool:
-    """Say whether the directory of a venv shows all that its interpreter has."""
-    site = interpreters.site_packages(python)
-    return site is not None and _is_alone(python) and read_site(site)[1]
-
-
 def _is_alone(python: Path) -> bool:
     shared = interpreters.settings(python).get("include-system-site-packages", "true")
     return shared.lower() == "false"

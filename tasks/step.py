@@ -9,7 +9,6 @@ STEPS = ("preflight", "environment", "kit", "weights", "smoke")
 """The steps of a setup, in order."""
 
 GOOD = frozenset({"present", "done", "skipped"})
-VERDICTS = GOOD | {"refused", "failed"}
 
 
 @dataclass(frozen=True, slots=True)

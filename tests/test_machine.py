@@ -50,8 +50,6 @@ def test_meminfo_is_the_kernels_where_no_cgroup_limits(tmp_path: Path) -> None:
         free_gb=8,
         available_gb=16,
         cached_gb=4,
-        swap_total_gb=2,
-        swap_free_gb=1,
         source="MemTotal",
     )
 

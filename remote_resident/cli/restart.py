@@ -16,7 +16,7 @@ def arguments(parser: Any) -> None:
 
 def run(asked: Asked) -> Answer:
     """End the worker, forget its failed starts, and start it anew."""
-    from remote_resident import crashes, manifest, places
+    from remote_resident import manifest
     from remote_resident.supervisor import ResidentWorker
 
     provider = manifest.find(tree.data(asked), asked.slug)
@@ -24,7 +24,7 @@ def run(asked: Asked) -> Answer:
         return _jobs(provider)
     worker = ResidentWorker(provider, owned=False)
     stopped = worker.stop()
-    crashes.History(places.crash_path(provider.slug, provider.tree)).forget()
+    worker.forget_failures()
     screen = tree.screen(asked)
     screen.started(provider.slug, "start")
     try:
