@@ -76,6 +76,22 @@ def test_the_variable_result_is_the_answer_as_json(code: str, result: object) ->
     assert ran(code)[-1]["result"] == result
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "result = 10 ** 5000",
+        "result = []\nfor _ in range(100_000): result = [result]",
+        "class A:\n    def __repr__(self): raise KeyError\nresult = A()",
+    ],
+)
+def test_a_result_without_a_repr_is_no_fault_of_the_code(code: str) -> None:
+    lines = ran(code)
+
+    assert lines[-1]["exit_code"] == 0
+    assert " object at 0x" in lines[-1]["result"]
+    assert text(lines, "stderr") == ""
+
+
 def test_code_is_a_program_of_its_own() -> None:
     code = "import sys, pickle\nclass A: pass\npickle.loads(pickle.dumps(A()))\n"
     code += "print(__name__, sys.path[0] == '', sys.argv)\nboom()\n"
@@ -188,6 +204,18 @@ def test_a_key_is_hidden_in_what_a_cell_prints_and_leaves() -> None:
 
     assert text(lines) == "[credential]\n"
     assert lines[-1]["result"] == "[credential]"
+
+
+def test_a_key_is_hidden_also_as_python_and_json_spell_it() -> None:
+    key = 'canary-"0123\\4567'
+    env = environment(URL, os.environ, key)
+    code = (
+        "import json; result = {'a': INFER_API_KEY}; print(result, json.dumps(result))"
+    )
+    lines = ran(code, env=env, hide=[key])
+
+    assert "0123" not in text(lines)
+    assert lines[-1]["result"] == {"a": "[credential]"}
 
 
 def test_the_cells_of_a_daemon_that_is_gone_are_ended() -> None:

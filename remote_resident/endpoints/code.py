@@ -3,6 +3,7 @@
 Run by path in a process of its own: `code.py CODE_FD RESULT_FD`.
 """
 
+import contextlib
 import json
 import linecache
 import os
@@ -44,11 +45,15 @@ def _show(
 
 
 def _give(fd: int, result: object) -> None:
-    """Write a result as JSON; what JSON cannot say is given as its repr."""
-    try:
-        text = json.dumps(result, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        text = json.dumps(repr(result))
+    """Write a result as JSON; what JSON cannot say is given as its repr.
+
+    What has no repr either, nested too deep or too long, is given as an object's.
+    """
+    for say in (lambda one: one, repr, object.__repr__):
+        # an object of the cell's own may raise whatever it likes
+        with contextlib.suppress(Exception):
+            text = json.dumps(say(result), allow_nan=False)
+            break
     with open(fd, "w", encoding="utf-8") as file:
         file.write(text)
 

@@ -13,6 +13,9 @@ class Redaction:
     def __init__(self, values: Iterable[str | None]) -> None:
         known = {value for value in values if value}
         spelled = known | {percent(value, safe="") for value in known}
+        # as Python and JSON spell it between quotes
+        doubled = {value.replace("\\", r"\\") for value in known}
+        spelled |= doubled | {value.replace('"', r"\"") for value in doubled}
         # the longest first: one may be part of another
         self._secrets = sorted((s.encode() for s in spelled), key=len, reverse=True)
         self._held = b""
