@@ -81,7 +81,10 @@ def lines(answer: HTTPResponse) -> Iterator[bytes]:
         head = answer.fp.readline(64)
         if not head.endswith(b"\r\n"):
             raise Cut
-        size = int(head, 16)
+        try:
+            size = int(head, 16)
+        except ValueError:
+            raise Cut from None
         chunk = answer.fp.read(size + 2)
         if len(chunk) < size + 2:
             raise Cut

@@ -79,10 +79,10 @@ def test_a_job_put_back_keeps_its_turn() -> None:
     assert taken(queue) == ["a1", "b1", "a2"]
 
 
-def test_those_ahead_of_a_job_are_named_in_order() -> None:
+def test_who_leaves_the_line_is_ahead_of_nobody() -> None:
     queue = filled((A, "a1"), (A, "a2"), (B, "b1"))
 
-    assert list(queue.ahead("a2")) == [(A, "a1"), (B, "b1")]
+    assert queue.order() == [(A, "a1"), (B, "b1"), (A, "a2")]
     queue.remove(A, "a1")
     assert [job for _, job in queue.order()] == ["a2", "b1"]
 

@@ -13,8 +13,10 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,7 @@ from remote_resident.jobs.job import (
     Outcome,
 )
 from remote_resident.jobs.lane import HEALTH_S, Lane, Live, log_size, stderr_of
+from remote_resident.jobs.params import refuse_bad
 from remote_resident.jobs.queue import Key, Queue
 from remote_resident.jobs.records import Records
 from remote_resident.jobs.running import Run, Unknown, failed, failed_by
@@ -54,6 +57,11 @@ _TOLD = 20
 _LEAVE_S = 30.0
 _LONGEST_GRACE_S = 600.0
 """How long jobs may take to heed a cancel at the end of the host, where that ends them."""
+
+
+Place = dict[str, Any]
+"""`position` and `expected_wait_s`."""
+NOWHERE: Place = {"position": None, "expected_wait_s": None}
 
 
 class JobHost:
@@ -98,12 +106,13 @@ class JobHost:
         """Take a job of a provider, to be run when its turn comes.
 
         `job_id` None makes one; `environ` is what `environment.named` gives the caller.
-        Raises UsageError for a provider, id or device that is none, or that is elsewhere
-        for the caller, ProviderError (`job_exists`) where a live job has this id,
-        ManifestError.
+        Raises UsageError for params that no worker takes, a provider, id or device that
+        is none, or that is elsewhere for the caller, ProviderError (`job_exists`) where a
+        live job has this id, ManifestError.
         """
         manifest = manifests.find(tree or places.find_tree(), slug)
         refuse_mode(manifest)
+        refuse_bad(params)
         environment.refuse_other(manifest, environ or {})
         job_id = os.urandom(6).hex() if job_id is None else job_id
         fault = refused_id(job_id)
@@ -205,35 +214,39 @@ class JobHost:
         job = self.job(job_id)
         return stderr_of(job) if job.live else self._records.stderr(job_id)
 
-    def place(self, job_id: str) -> dict[str, Any]:
-        """Say where in the queue a job is, from 1, and how long it will wait.
+    def place(self, job_id: str) -> Place:
+        """Say where in the queue a job is; see `places`."""
+        return self.places().get(job_id, NOWHERE)
+
+    def places(self) -> dict[str, Place]:
+        """Say where in the queue each job is, from 1, and how long it will wait.
 
         `expected_wait_s` is None where one that is ahead has never completed yet; both
-        are None for a job that waits no more.
+        are None (NOWHERE) for a job that waits no more.
         """
         with self._lock:
-            live = self._live.get(job_id)
-            if live is None or live.job.state != QUEUED:
-                return {"position": None, "expected_wait_s": None}
-            ahead = list(self._queue.ahead(job_id))
-            lane = live.lane
-            others = [x.in_hand for x in self._lanes.values() if x.in_hand is not None]
-            # another provider's job is in the way only where there is no room beside it
-            alone = lane.blocked or any(x.blocked for x in self._lanes.values())
-            behind = [key for key, _ in ahead if alone or key == lane.key]
-            waits = [self._records.usual_s(*key) for key in behind]
-            waits += [
-                self._left_s(other) for other in others if alone or other.lane is lane
-            ]
-        known = [wait for wait in waits if wait is not None]
-        expected = sum(known) if len(known) == len(waits) else None
-        return {"position": len(ahead) + 1, "expected_wait_s": expected}
+            return dict(self._placed())
 
-    def _left_s(self, live: Live) -> float | None:
-        usual = self._records.usual_s(*live.lane.key)
-        if usual is None:
-            return None
-        return max(0.0, usual - (time.time() - (live.job.started or time.time())))
+    def _placed(self) -> Iterator[tuple[str, Place]]:
+        order = self._queue.order()
+        if not order:
+            return
+        usual = {key: self._records.usual_s(*key) for key in self._lanes}
+        in_hand = [x.in_hand for x in self._lanes.values() if x.in_hand is not None]
+        left = {live.lane.key: _left_s(live, usual) for live in in_hand}
+        # another provider's job is in the way only where there is no room beside it
+        alone = any(lane.blocked for lane in self._lanes.values())
+        ahead: Counter[Key] = Counter()
+        for position, (key, job_id) in enumerate(order, start=1):
+            waits = [left[other] for other in left if alone or other == key]
+            for other, number in ahead.items():
+                if alone or other == key:
+                    each_s = usual[other]
+                    waits.append(None if each_s is None else each_s * number)
+            known = [wait for wait in waits if wait is not None]
+            expected_s = sum(known) if len(known) == len(waits) else None
+            yield job_id, {"position": position, "expected_wait_s": expected_s}
+            ahead[key] += 1
 
     # --- from start to end of the daemon
 
@@ -358,14 +371,13 @@ class JobHost:
 
     def _say_places(self) -> None:
         """Tell those who wait where they stand, where that has changed."""
-        for number, (_, job_id) in enumerate(self._queue.order()[:_TOLD], start=1):
+        for job_id, place in islice(self._placed(), _TOLD):
             live = self._live[job_id]
-            if live.position != number:
-                self._say_queued(live)
+            if live.position != place["position"]:
+                self._say_queued(live, place)
 
-    def _say_queued(self, live: Live, **more: Any) -> None:
+    def _say_queued(self, live: Live, place: Place, **more: Any) -> None:
         job_id = live.job.job_id
-        place = self.place(job_id)
         live.position = place["position"]
         live.feed.add({"event": QUEUED, "job_id": job_id, **place, **more})
 
@@ -375,8 +387,11 @@ class JobHost:
             if live.over:
                 return
             live.over = True
-            # the record first: whoever has read the terminal event finds it
-            live.job = self._record_end(live.now(), outcome, live.feed)
+            try:
+                # the record first: whoever has read the terminal event finds it
+                live.job = self._record_end(live.now(), outcome, live.feed)
+            except Exception as exc:  # or whoever reads the events waits for ever
+                tell(f"recording the end of job {live.job.job_id}", exc)
             self._live.pop(live.job.job_id, None)
         live.feed.end(outcome.event)
 
@@ -515,7 +530,8 @@ class JobHost:
             served = self._served.get(live.job.job_id, 0)
             self._queue.put_back(lane.key, live.job.job_id, served)
             self._save(live)
-            self._say_queued(live, waits_for=exc.reason, message=str(exc))
+            place = self.place(live.job.job_id)
+            self._say_queued(live, place, waits_for=exc.reason, message=str(exc))
             return True
 
     def _clear(self, live: Live, outcome: Outcome) -> None:
@@ -545,10 +561,24 @@ class JobHost:
                     tell(f"looking at {lane.key[1]}", exc)
             if time.monotonic() - saved >= _SAVE_S:
                 saved = time.monotonic()
-                with self._lock:
-                    for live in self._live.values():
-                        if live.changed:
-                            self._save(live)
+                self._save_changed()
+
+    def _save_changed(self) -> None:
+        with self._lock:
+            for live in self._live.values():
+                try:
+                    if live.changed:
+                        self._save(live)
+                except Exception as exc:  # one job must not end the watch of all
+                    tell(f"recording job {live.job.job_id}", exc)
+
+
+def _left_s(live: Live, usual: Mapping[Key, float | None]) -> float | None:
+    """Say how long a job will take still, by its provider's usual time."""
+    usual_s = usual[live.lane.key]
+    if usual_s is None:
+        return None
+    return max(0.0, usual_s - (time.time() - (live.job.started or time.time())))
 
 
 def refuse_mode(manifest: "ProviderManifest") -> None:

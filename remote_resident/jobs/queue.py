@@ -6,7 +6,7 @@ or a small one after the other would keep a large one waiting for ever.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from itertools import count
 
 Key = tuple[str, str]
@@ -83,13 +83,6 @@ class Queue:
             found.append((key, left[key].popleft()))
             served[key] = next(turns)
         return found
-
-    def ahead(self, job_id: str) -> Iterator[tuple[Key, str]]:
-        """Yield those whose turn comes before a job's."""
-        for key, other in self.order():
-            if other == job_id:
-                return
-            yield key, other
 
     def _by_turn(
         self, served: dict[Key, int], waiting: dict[Key, deque[str]] | None = None
