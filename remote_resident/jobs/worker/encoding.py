@@ -31,10 +31,26 @@ def text_of(value: object, where: str) -> tuple[str, Sequence[str]]:
     if value is None:
         return "null", NOTHING
     try:
-        return _encode(value), NOTHING
+        text = _encode(value)
     # a plugin's own mapping may raise anything; the stream never breaks for one value
     except Exception:
         return _text_of_rest(value, where)
+    if text.count("[") + text.count("{") > DEEPEST and is_deeper(value, DEEPEST):
+        return _text_of_rest(value, where)
+    return text, NOTHING
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    """Say whether lists and objects of JSON lie in one another more than so often."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (list, tuple, dict))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(level)
 
 
 def _text_of_rest(value: object, where: str) -> tuple[str, Sequence[str]]:
