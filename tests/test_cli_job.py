@@ -193,6 +193,11 @@ def test_params_come_from_a_file_or_standard_input(site: Site) -> None:
             "bad_job_id",
             "job id: 'a b' found, 1 to 64 of A-Z a-z 0-9 _ - wanted",
         ),
+        (
+            ["job", "run", "tiny", "--params", '{"x": NaN}'],
+            "bad_request",
+            "params: NaN or an infinity found, JSON wanted",
+        ),
         (["job", "attach", "no"], "unknown_name", "job no: none found of that id"),
         (["job", "cancel", "no"], "unknown_name", "job no: none found of that id"),
         (
@@ -211,6 +216,16 @@ def test_what_is_typed_wrongly_is_refused_in_one_document(
     assert told.returncode == 3
     assert document["reason"] == reason
     assert document["error"] == error.format(tree=site.tree)
+
+
+def test_params_nested_too_deeply_are_refused_in_one_line(site: Site) -> None:
+    (site.tmp / "deep.json").write_text('{"x":' + "[" * 100_000 + "]" * 100_000 + "}")
+
+    told = site.tu("job", "run", "tiny", "--params", "@deep.json")
+
+    assert told.returncode == 3
+    assert "no JSON found" in told.stderr
+    assert len(told.stderr.splitlines()) == 1
 
 
 def test_a_group_without_a_command_shows_its_help(site: Site) -> None:

@@ -17,12 +17,15 @@ import small_provider
 
 from remote_resident import admission, machine, processes, room, spawn
 from remote_resident.admission import Budget, Holder, Memory, Readings, Verdict
+from remote_resident.daemon.tenant import Request
 from remote_resident.errors import AdmissionRefused, ProviderError, UsageError
+from remote_resident.jobs import running
 from remote_resident.jobs.asking import state_of
 from remote_resident.jobs.host import JobHost
 from remote_resident.jobs.job import Event, Job
 from remote_resident.jobs.lane import Lane
 from remote_resident.jobs.running import hand_over
+from remote_resident.jobs.tenant import Jobs
 from remote_resident.manifest import load
 from remote_resident.processes import end_all
 
@@ -39,7 +42,7 @@ def until(true: Callable[[], object], what: str) -> None:
 def events(host: JobHost, job: Job | str) -> list[Event]:
     """Read a job's events to the terminal one."""
     end = time.monotonic() + WAIT_S
-    found = []
+    found: list[Event] = []
     for event in host.events(job if isinstance(job, str) else job.job_id):
         assert time.monotonic() < end, found
         if event is not None:
@@ -169,6 +172,85 @@ def test_an_id_that_is_none_is_refused_and_nothing_begins(
 
     assert caught.value.reason == "bad_job_id"
     assert host.jobs() == []
+
+
+def deep(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "value", [deep(900), float("nan"), [float("inf")]], ids=["deep", "nan", "inf"]
+)
+def test_params_that_no_worker_takes_are_refused_and_nothing_begins(
+    site: Site, value: object
+) -> None:
+    site.provider()
+    host = site.host()
+
+    with pytest.raises(UsageError) as caught:
+        host.submit("tiny", {"x": value}, tree=site.tree)
+
+    assert caught.value.reason == "bad_request"
+    assert host.jobs() == []
+
+
+def test_a_result_of_any_shape_ends_its_job_and_keeps_nobody(site: Site) -> None:
+    site.provider()
+    host = site.host()
+
+    job = host.submit("tiny", {"does": "nests"}, tree=site.tree)
+
+    assert events(host, job)[-1]["status"] == "completed"
+    assert events(host, host.submit("tiny", {}, tree=site.tree))[-1]["event"] == "done"
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"[1]", b'{"a":' + b"[" * 900 + b"]" * 900 + b"}"]
+)
+def test_a_line_that_is_no_event_is_told_as_such(line: bytes) -> None:
+    with pytest.raises(running.NoEvent, match="event"):
+        running._event_of(line)
+
+
+def test_a_worker_that_sends_no_event_is_lost_and_replaced(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.provider()
+    host = site.host()
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "_DEEPEST", 0)
+        job = host.submit("tiny", {}, tree=site.tree)
+        got = events(host, job)
+    instance = host.job(job.job_id).instance
+    until(lambda: site.lane(host, "tiny").in_hand is None, "the next one's turn")
+
+    assert host.job(job.job_id).state == "lost"
+    assert "levels, fewer wanted" in got[-1]["message"]
+    left = processes.instances("tiny", str(site.tree))
+    assert instance not in {one.instance for one in left}
+
+
+def test_an_end_that_cannot_be_recorded_is_told_all_the_same(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.provider()
+    host = site.host()
+
+    def break_down(*_: object) -> bool:
+        raise RuntimeError("of the records")
+
+    job = site.submit(host, "tiny", "one")
+    site.began("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(host._records, "save", break_down)
+        site.go("one")
+        got = events(host, job)
+
+    assert got[-1]["status"] == "completed"
+    assert events(host, host.submit("tiny", {}, tree=site.tree))[-1]["event"] == "done"
 
 
 def test_only_a_provider_of_mode_jobs_takes_one(site: Site) -> None:
@@ -747,3 +829,13 @@ def test_a_full_disk_ends_no_job_and_refuses_the_next(site: Site) -> None:
     assert got[-1]["status"] == "completed"
     assert known.state == "completed"
     assert events(host, again)[-1]["status"] == "completed"
+
+
+def test_a_name_with_a_nul_is_refused_and_is_no_fault_of_ours() -> None:
+    body = {"slug": "tiny", "tree": "/a\0b"}
+    request = Request(method="POST", path="/v1/jobs", names={}, query={}, body=body)
+
+    with pytest.raises(UsageError) as caught:
+        Jobs().submit(request)
+
+    assert caught.value.reason == "bad_request"

@@ -2,13 +2,19 @@
 
 import json
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_resident.jobs.worker.context import Context, JobFailed
-from remote_resident.jobs.worker.encoding import error_text, text_of
+from remote_resident.jobs.worker.encoding import (
+    DEEPEST,
+    error_text,
+    is_deeper,
+    text_of,
+)
 from remote_resident.jobs.worker.events import CHUNK_BYTES, Events, Share
 from remote_resident.jobs.worker.request import Identity, Request, request_of
 
@@ -213,6 +219,29 @@ def test_what_json_cannot_hold_is_replaced_where_it_stands_and_told(
     found, told = text_of(value, "v")
 
     assert (found, [*told]) == (text, replaced)
+
+
+def nested(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("levels", [DEEPEST + 1, 900, 5000])
+def test_nesting_that_a_reader_may_not_bear_is_told_by_its_repr(levels: int) -> None:
+    text, told = text_of(nested(levels), "v")
+
+    assert text.count("[[") <= DEEPEST or text.startswith('"')
+    assert told
+    assert not is_deeper(json.loads(text), DEEPEST)
+
+
+@pytest.mark.parametrize("value", [nested(DEEPEST - 1), [[1]] * 1000])
+def test_many_lists_that_are_not_deep_are_sent_as_they_are(value: object) -> None:
+    text, told = text_of(value, "v")
+
+    assert (json.loads(text), [*told]) == (value, [])
 
 
 def test_an_exception_is_told_as_type_and_text() -> None:

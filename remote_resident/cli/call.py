@@ -95,7 +95,7 @@ def object_of(request: str) -> dict[str, Any]:
     where, text = _text(request)
     try:
         found = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise UsageError(
             f"{where}: no JSON found ({exc}), an object wanted", reason="bad_request"
         ) from None

@@ -1,7 +1,7 @@
 """One job as the host knows it: what was asked, and what became of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
@@ -76,7 +76,9 @@ class Job:
 
     def stored(self) -> dict[str, Any]:
         """Give everything but the params, as it is recorded."""
-        return {key: value for key, value in asdict(self).items() if key != "params"}
+        # not asdict: it copies all that is in it, params and results too
+        names = (one.name for one in fields(self))
+        return {name: getattr(self, name) for name in names if name != "params"}
 
 
 @dataclass(frozen=True, slots=True)

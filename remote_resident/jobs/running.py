@@ -22,12 +22,15 @@ from remote_resident.jobs.job import (
     Outcome,
 )
 from remote_resident.jobs.lane import HEALTH_S, Lane, Live, tail_of
+from remote_resident.jobs.worker.encoding import DEEPEST, is_deeper
 
 if TYPE_CHECKING:
     from remote_resident.held import Held
 
 _TRIES = 3
 _TERMINAL = ("done", "error")
+_DEEPEST = DEEPEST + 10
+"""What a worker of ours nests at most, and the event around it."""
 
 
 class NotTaken(Exception):
@@ -44,6 +47,10 @@ class Refused(Exception):
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(text)
         self.reason = reason
+
+
+class NoEvent(Exception):
+    """The worker sent a line that is none of its protocol; the text says what."""
 
 
 @dataclass(slots=True)
@@ -87,6 +94,10 @@ class Run:
     def _read(self, method: str, route: str, body: Any) -> Outcome:
         try:
             terminal = self._terminal(method, route, body)
+        except NoEvent as exc:
+            # what else it runs and says is not known: it is no good for the next job
+            self.live.lost = f"its worker {self.live.lane.pid} sent {exc}"
+            terminal = None
         except (OSError, HTTPException, ValueError):
             terminal = None
         if terminal is None:
@@ -116,7 +127,7 @@ class Run:
         with contextlib.suppress(unix_http.Cut):
             for line in unix_http.lines(answer):
                 self.live.heard = time.monotonic()
-                event = json.loads(line)
+                event = _event_of(line)
                 if event.get("event") in _TERMINAL:
                     return dict(event)
                 if event.get("event") != "ping":
@@ -139,7 +150,9 @@ class Run:
             route = f"/jobs/{live.job.job_id}/events?after={live.seq}"
             try:
                 event = self._terminal("GET", route, None)
-            except (NotTaken, Unknown, Refused, OSError, HTTPException, ValueError):
+            except (NotTaken, Unknown, Refused, NoEvent):
+                return None
+            except (OSError, HTTPException, ValueError):
                 return None
             if event is not None or live.lost is not None:
                 return event
@@ -217,6 +230,19 @@ def hand_over(others: list[Lane]) -> list[Lane]:
     with ThreadPoolExecutor(len(others), "reclaim") as pool:
         answered = pool.map(lambda lane: asking.reclaim(lane.socket), others)
         return [lane for lane, did in zip(others, answered, strict=True) if not did]
+
+
+def _event_of(line: bytes) -> Event:
+    """Read a line of a worker; raises NoEvent for one that is none."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise NoEvent(f"no JSON ({exc}), an event wanted") from None
+    if not isinstance(event, dict):
+        raise NoEvent(f"a JSON {type(event).__name__}, an event wanted")
+    if line.count(b"[") + line.count(b"{") > _DEEPEST and is_deeper(event, _DEEPEST):
+        raise NoEvent(f"an event of more than {_DEEPEST} levels, fewer wanted")
+    return event
 
 
 def _named(job: Job, event: str) -> Event:

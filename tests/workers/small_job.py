@@ -69,6 +69,14 @@ class Job:
         Path(ctx.params["began"]).write_text(str(os.getpid()))
         ctypes.PyDLL(None).sleep(ctypes.c_uint(int(ctx.params["seconds"])))
 
+    def nests(self, ctx):
+        """Give what is deeper than a reader of JSON may bear."""
+        found = []
+        for _ in range(900):
+            found = [found]
+        ctx.result(found)
+        ctx.emit("deep", found)
+
     def steers(self, ctx):
         """Write and give what would steer a terminal."""
         text = "\x1b[2J\x1b]0;title\x07\u202ea\rb"
