@@ -93,8 +93,10 @@ def host(tmp_path: Path, request: pytest.FixtureRequest) -> Host:
     path.mkdir()
     service.mkdir(parents=True)
     program = path / engine
-    source = Path(__file__).with_name("fake_engine.py").read_text()
-    program.write_text(f"#!{sys.executable} -IS\n{source.partition(chr(10))[2]}")
+    engine_py = Path(__file__).with_name("fake_engine.py")
+    # a first line cannot name an interpreter whose path has a blank
+    run = f"exec '{sys.executable}' -IS '{engine_py}' \"$@\"\n"
+    program.write_text(f"#!/bin/sh\nFAKE='{path}' export FAKE\n{run}")
     program.chmod(0o755)
     (path / "image").touch()
     return Host(path, service)
