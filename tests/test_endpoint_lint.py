@@ -72,6 +72,9 @@ BAD = [
     ("publish", "cat >r <<'END'\n#!/bin/sh\ndocker run -d -p 80:80 i\nEND"),
     ("publish", "sudo docker --log-level debug run -d \\\n  -p \\\n 80:80 i"),
     ("publish", "env A=b nohup docker run -d -p 80:80 i &"),
+    ("publish", "podman --remote run -d -p 80:80 i"),
+    ("publish", "docker -D run -d -p 80:80 i"),
+    ("publish", "podman pod create -p 80:80 n"),
     ("credential_value", f"{RUN} -e NVIDIA_API_KEY=abc i"),
     ("credential_value", f'{RUN} --env "NVIDIA_API_KEY=$NVIDIA_API_KEY" i'),
     ("credential_value", f"{RUN} --env=NVIDIA_API_KEY=abc i"),
@@ -85,6 +88,9 @@ BAD = [
     ("credential_argv", '/bin/echo "$NVIDIA_API_KEY"'),
     ("credential_argv", 'sh -c "echo $NVIDIA_API_KEY"'),
     ("credential_argv", "sh -c 'curl -u a:$NVIDIA_API_KEY u'"),
+    ("credential_argv", 'curl -H "A: $(printenv NVIDIA_API_KEY)" u'),
+    ("credential_argv", 'curl -H "A: `echo $NVIDIA_API_KEY | base64`x" u'),
+    ("credential_argv", 'K=$(printf %s "$NVIDIA_API_KEY"); curl -H "A: $K" u'),
     ("credential_argv", "docker login -u u -p abc"),
     ("credential_argv", "docker login --password=abc"),
     ("login_config", "docker login --password-stdin"),
@@ -155,6 +161,10 @@ GOOD = [
     "chmod 700 x; chmod u+rwx,go-rwx y; chmod 755 z; umask 077",
     "echo 'sudo docker run -p 80:80'",
     "command -v docker >/dev/null",
+    "command -v docker-compose >/dev/null",
+    'curl "u/$(echo "$NVIDIA_API_KEY" | sha256sum)"',
+    'curl "u/$(echo "${#NVIDIA_API_KEY}" "$HOST_PORT")"',
+    "echo $(printenv NVIDIA_API_KEY) >/dev/null",
     "cat >f <<'END'\nsudo docker run -p 80:80 i\nEND",
     "apt-get install sudo",
     'python3 server.py --port "$HOST_PORT" &',
@@ -182,6 +192,12 @@ def test_scripts_that_follow_every_rule_have_no_findings() -> None:
         "docker ps -aq | xargs docker rm",
         "docker container prune -f",
         "docker compose down",
+        "docker compose -f x.yaml --profile p down",
+        "docker-compose -f x.yaml down",
+        "podman --remote rm n",
+        "podman pod rm p",
+        "podman kube down x.yaml",
+        "docker stack rm s",
         "sh -c 'docker rm n'",
     ],
 )
@@ -255,7 +271,8 @@ def test_any_text_is_read_to_its_end(text: str, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["$(", "`", "(", "${a:-", "<<E\n", "sh -c '", "\\", '"$(']
+    "piece",
+    ["$(", "`", "(", "${a:-", "<<E\n", "sh -c '", "\\", '"$(', "$(echo $A "],
 )
 def test_a_text_that_nests_without_end_is_read(piece: str) -> None:
     commands(piece * 20_000)

@@ -13,7 +13,9 @@ _WRAPPERS = frozenset(
     "if then else elif do while until ! { time exec env command nohup nice setsid "
     "xargs timeout eval builtin stdbuf ionice sudo doas".split()
 )
-_KINDS = frozenset({"container", "compose", "system", "pod", "image", "volume"})
+_COMPOSERS = frozenset({"docker-compose", "podman-compose"})
+"""Programs that are an engine's `compose`."""
+_KINDS = frozenset("container compose system pod image volume kube stack".split())
 _VERBS = frozenset(
     "run create start stop kill rm remove prune restart login logout ps port inspect pull "
     "exec logs build images rmi wait cp down up info version unshare".split()
@@ -22,9 +24,15 @@ _FLAGS = frozenset(
     "-d --detach -i --interactive -t --tty --rm --init --privileged --read-only -P "
     "--publish-all --no-healthcheck --oom-kill-disable --sig-proxy --tls-verify "
     "--replace -q --quiet --disable-content-trust --no-hosts --rmi --env-host "
-    "--http-proxy --use-api-socket".split()
+    "--http-proxy --use-api-socket --rootfs --read-only-tmpfs --passwd "
+    "--unsetenv-all".split()
 )
 """Options of run and create that take no value; every other one takes one."""
+_OWN_FLAGS = frozenset(
+    "-r --remote -D --debug --tls --tlsverify --syslog --noout "
+    "--transient-store".split()
+)
+"""Options of an engine itself, before the verb, that take no value."""
 KEPT = "(options)"
 """The verb of options that a script keeps in an array or in its parameters."""
 _EXPANSION = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
@@ -93,8 +101,13 @@ class Script:
     def _invocations(self, command: Command) -> list[Invocation]:
         words = self.words(command)
         for at, word in enumerate(words):
-            if _is_engine(word.text) and not is_lookup(words[:at]):
+            if is_lookup(words[:at]):
+                continue
+            if _is_engine(word.text):
                 return [invocation(words[at + 1 :], word.line, command)]
+            if PurePosixPath(word.text).name in _COMPOSERS:
+                rest = [Word("compose", word.line), *words[at + 1 :]]
+                return [invocation(rest, word.line, command)]
         first = leading(words)
         if first < len(words):
             word, rest = words[first], words[first + 1 :]
@@ -146,11 +159,14 @@ def is_lookup(before: list[Word]) -> bool:
 
 def invocation(words: list[Word], line: int, command: Command) -> Invocation:
     """Read the words after an engine's name."""
-    before, at = _options(words, 0)
+    before, at = _options(words, 0, _OWN_FLAGS)
     verb = words[at].text if at < len(words) else ""
     at += 1
-    if verb in _KINDS and at < len(words):
-        verb, at = f"{verb} {words[at].text}", at + 1
+    if verb in _KINDS:
+        own, at = _options(words, at)
+        before += own
+        if at < len(words):
+            verb, at = f"{verb} {words[at].text}", at + 1
     options, at = _options(words, at)
     if verb.rpartition(" ")[2] not in ("run", "create"):
         # options and arguments may be mixed
@@ -172,7 +188,9 @@ def invocation(words: list[Word], line: int, command: Command) -> Invocation:
     )
 
 
-def _options(words: list[Word], at: int) -> tuple[list[tuple[str, str, int]], int]:
+def _options(
+    words: list[Word], at: int, flags: frozenset[str] = _FLAGS
+) -> tuple[list[tuple[str, str, int]], int]:
     found: list[tuple[str, str, int]] = []
     while at < len(words) and words[at].text.startswith("-"):
         text, line = words[at].text, words[at].line
@@ -180,23 +198,25 @@ def _options(words: list[Word], at: int) -> tuple[list[tuple[str, str, int]], in
         if text == "--":
             break
         following = words[at].text if at < len(words) else ""
-        pairs, takes = _split(text, following)
+        pairs, takes = _split(text, following, flags)
         found += [(name, value, line) for name, value in pairs]
         at += takes
     return found, at
 
 
-def _split(text: str, following: str) -> tuple[list[tuple[str, str]], int]:
+def _split(
+    text: str, following: str, flags: frozenset[str]
+) -> tuple[list[tuple[str, str]], int]:
     """Read one word of options: its pairs, and whether the next word is its value."""
     name, equals, value = text.partition("=")
     if text.startswith("--"):
-        if equals or name in _FLAGS or following.startswith("-"):
+        if equals or name in flags or following.startswith("-"):
             return [(name, value)], 0
         return [(name, following)], 1
     pairs: list[tuple[str, str]] = []
     for at, letter in enumerate(text[1:], 1):
         rest = text[at + 1 :]
-        if f"-{letter}" in _FLAGS and not rest.startswith("="):
+        if f"-{letter}" in flags and not rest.startswith("="):
             pairs.append((f"-{letter}", ""))
         elif rest:
             return [*pairs, (f"-{letter}", rest.removeprefix("="))], 0

@@ -50,6 +50,12 @@ _BUILTINS = frozenset(
     "echo printf test [ [[ : export readonly local unset case read set return "
     "declare typeset".split()
 )
+_REMOVING = frozenset({"rm", "remove", "prune", "system prune", "system reset"}) | {
+    f"{kind} {verb}"
+    for kind in ("pod", "compose", "kube", "stack")
+    for verb in ("rm", "remove", "prune", "down")
+}
+"""Verbs with which containers are removed."""
 _GUARDS = re.compile(r"HostPort|PortBindings|NetworkSettings|\.Ports\b")
 _URL_PORT = re.compile(r"(?:127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1?\]):([0-9]{2,5})\b")
 _RANGE_PORT = re.compile(r"(?<![\w.:-])(2[0-9]{4})(?![\w./])")
@@ -107,6 +113,7 @@ class _Seen:
         calls = self.script.invocations
         self.runs = [c for c in calls if c.verb in ("run", "create")]
         self.kept = [c for c in calls if c.verb == KEPT] if self.runs else []
+        self.pods = [c for c in calls if c.verb == "pod create"]
         self.services = [run for run in self.runs if self._is_service(run)]
 
     def _is_service(self, run: Invocation) -> bool:
@@ -165,7 +172,7 @@ def _characters(seen: _Seen) -> _Found:
 
 def _publishing(seen: _Seen) -> _Found:
     wanted = "127.0.0.1:${HOST_PORT}:PORT wanted"
-    for run in (*seen.runs, *seen.kept):
+    for run in (*seen.runs, *seen.kept, *seen.pods):
         for value, line in run.given("-p", "--publish"):
             if (value or run.verb != KEPT) and not _PUBLISHED.fullmatch(value):
                 yield line, "publish", f"-p {_ascii(value)} found, -p {wanted}"
@@ -242,9 +249,8 @@ def _removals(seen: _Seen) -> _Found:
             yield run.line, "rm_service", text
     if seen.kind == "start":
         return
-    removing = {"rm", "remove", "prune", "system prune", "pod rm", "compose down"}
     for call in seen.script.invocations:
-        if call.verb in removing | {"compose rm", "pod prune"}:
+        if call.verb in _REMOVING:
             text = f"{call.verb} in a stop script found: containers are stopped, never removed"
             yield call.line, "rm_stop", text
 

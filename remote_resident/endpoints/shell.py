@@ -11,13 +11,18 @@ from dataclasses import dataclass, field
 LITERAL = "\ue000"
 """Stands for a dollar sign that expands nothing: it was quoted or escaped."""
 RUN = "\ue001"
-"""Stands for what a command substitution gives, which only a run would tell."""
+"""Stands for what a command substitution gives, which only a run would tell: alone, or
+around the variables that the substitution prints."""
+_PRINTS = frozenset("echo printf".split())
+_PASSES = _PRINTS | frozenset("printenv cat tr sed base64".split())
 
 _OURS = re.compile("[\ue000-\ue00f]")
 _DEEPEST = 40
 _BLANK = " \t\r"
 _ENDS = "\n;&|()"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EXPANDED = re.compile(r"\$(\w+)|\$\{(\w+)(?!\w|:?\+)")
+"""A variable's value; not its length, nor what stands for it."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 
 
@@ -180,9 +185,10 @@ class _Reader:
         if self._starts("$((") or self.depth >= _DEEPEST:
             return self._take()
         if self._starts("$("):
+            since = len(self.found)
             self.at += 2
             self._nested(")")
-            return RUN
+            return _printed(self.found[since:])
         return self._braced() if self._starts("${") else self._take()
 
     def _braced(self) -> str:
@@ -209,8 +215,9 @@ class _Reader:
                 self._take()
             parts.append(self._take())
         self._take()
+        since = len(self.found)
         self._inner("".join(parts), line)
-        return RUN
+        return _printed(self.found[since:])
 
     def _inner(self, script: str, line: int) -> None:
         if self.depth < _DEEPEST:
@@ -268,6 +275,20 @@ class _Reader:
             else:
                 reader._plain()
         self.found += reader.found
+
+
+def _printed(found: list[Command]) -> str:
+    """Give what a substitution of these commands stands for."""
+    words = [[word.text for word in command.words] for command in found]
+    if not all(texts and texts[0] in _PASSES for texts in words):
+        return RUN
+    names = [n for texts in words if texts[0] == "printenv" for n in texts[1:]]
+    for texts in words:
+        if texts[0] in _PRINTS:
+            names += [a or b for a, b in _EXPANDED.findall(" ".join(texts[1:]))]
+    # each once: what nests would double with every level
+    shown = "".join(f"${{{name}}}" for name in dict.fromkeys(names) if is_name(name))
+    return f"{RUN}{shown}{RUN}" if shown else RUN
 
 
 def is_name(text: str) -> bool:
