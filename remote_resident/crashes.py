@@ -84,7 +84,7 @@ class History:
     def _read(self, inputs: str) -> _Record:
         try:
             record = _parsed(json.loads(self.path.read_bytes()))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             # damaged or none: history may refuse, but it may not stand in the way
             return _Record(inputs=inputs)
         return record if record.inputs == inputs else _Record(inputs=inputs)

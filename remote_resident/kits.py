@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[Kit | None, list[Problem]]:
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return None, [_problem(path, 1, f"no TOML: {error}")]
     found = list(_faults(path, text, content))
     return (None, found) if found else (Kit(**content), [])

@@ -22,6 +22,7 @@ from remote_resident.manifest import (
     find,
     load,
 )
+from remote_resident.readings import content
 
 _GIB = 2**30
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -173,8 +174,8 @@ def _measured(manifest: ProviderManifest) -> tuple[Mapping[str, int], bool]:
     """Read the peaks of this machine's report, and whether this manifest made it."""
     path = places.measured_path(manifest.slug, manifest.tree)
     try:
-        report = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        report = tomllib.loads(content(str(path))[0].decode())
+    except (OSError, ValueError, RecursionError):
         return {}, False
     memory, inputs = report.get("memory"), report.get("inputs")
     if not isinstance(memory, dict) or not isinstance(inputs, dict):
@@ -244,10 +245,10 @@ def recorded(directory: Path | None = None) -> list[Holder]:
 
 def _recorded(path: Path) -> Iterator[Holder]:
     try:
-        said: Any = json.loads(path.read_text(encoding="utf-8"))
+        said: Any = json.loads(content(str(path))[0])
     except FileNotFoundError:
         return
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         said = {}
     said = said if isinstance(said, dict) else {}
     if said.get("boot_id", boot_id()) != boot_id():

@@ -219,7 +219,7 @@ def _kit_is_missing(provider: "ProviderManifest") -> bool:
 
     try:
         declared = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         # named by another step; without a commit no checkout is the right one
         return True
     return not places.kit_dir(str(declared.get("commit"))).is_dir()

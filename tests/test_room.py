@@ -113,7 +113,11 @@ def test_a_report_of_another_manifest_may_raise_a_budget_not_supply_one(
     assert found == (None, 3, "VRAM not declared, RAM measured")
 
 
-@pytest.mark.parametrize("text", ["", "not toml [", "memory = 3", "[memory]\nx = 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "not toml [", "memory = 3", "[memory]\nx = 1", "a = " + "[" * 9999],
+    ids=lambda text: text[:12],
+)
 def test_a_damaged_report_is_none(tree: Path, text: str) -> None:
     manifest = provider(tree, GPU)
     path = places.measured_path("echo", tree)
@@ -387,12 +391,24 @@ def test_a_record_of_an_earlier_boot_is_of_nobody(tmp_path: Path) -> None:
     assert room.recorded(tmp_path / "none") == []
 
 
-def test_a_record_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[" * 99999], ids=["cut", "deep"])
+def test_a_record_that_cannot_be_read_is_somebodys(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
 
     [found] = room.recorded(tmp_path)
 
     assert (found.slug, found.budget.vram_gb, found.budget.ram_gb) == ("a", None, None)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tree: Path, tmp_path: Path) -> None:
+    manifest = provider(tree, GPU)
+    path = places.measured_path("echo", tree)
+    for fifo in (path, tmp_path / "held/a.json"):
+        fifo.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(fifo)
+
+    assert numbers(room.budget_of(manifest)) == (20, 1, "declared")
+    assert [holder.slug for holder in room.recorded(tmp_path / "held")] == ["a"]
 
 
 # making room
