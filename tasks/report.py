@@ -85,7 +85,8 @@ def _remarks(row: Row) -> Iterator[str]:
     certified = part(row, "certified")
     if certified:
         on = f" on {row['machine']}" if row["machine"] else ""
-        yield f"certified {certified.get('at', _UNKNOWN)}{on}; author: {row['status']}"
+        author = row["status"] or _UNKNOWN
+        yield f"certified {certified.get('at', _UNKNOWN)}{on}; author: {author}"
     elif row["status"]:
         yield f"not set up on this machine; author: {row['status']}"
     peaks = [f"{peak} {pool}" for pool, peak in _peaks(row) if peak]

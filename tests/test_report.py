@@ -85,6 +85,10 @@ def test_what_was_not_measured_is_a_dash_and_never_a_zero() -> None:
     assert "  peak unknown of 0.75 GiB RAM" in remarks
 
 
+def test_an_author_that_nobody_knows_of_is_a_dash() -> None:
+    assert "; author: -\n" in report.table([row(status=None)])
+
+
 def test_a_growth_of_zero_is_a_number() -> None:
     flat = row(measured={**MEASURED, "memory": {"growth_mib": 0.0}})
 
