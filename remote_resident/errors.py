@@ -92,6 +92,12 @@ class ProviderError(Exception):
         self.next = next or (first.next if first else None)
 
 
+def summary(problems: Sequence[Problem]) -> str:
+    """Give the sentence of an error that has problems: the first, and how many more."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{problems[0].text}{more}"
+
+
 class ManifestError(ProviderError, ValueError):
     """A provider.toml is not well formed; `problems` holds every fault of the file."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from remote_resident import readings
-from remote_resident.errors import ManifestError, Problem
+from remote_resident.errors import ManifestError, Problem, summary
 from remote_resident.manifest_lines import key_lines, line_of
 from remote_resident.manifest_path import FILE, File, is_inside, leads_out
 from remote_resident.manifest_rules import Fault, Wrong, full_name, json_value, show
@@ -168,7 +168,7 @@ def _refuse(file: File, text: str, faults: list[Fault]) -> NoReturn:
     lines = key_lines(text)
     problems = [_problem(file, fault, line_of(fault.path, lines)) for fault in faults]
     problems.sort(key=lambda problem: problem.line or 0)
-    raise ManifestError(_summary(problems), problems=problems) from None
+    raise ManifestError(summary(problems), problems=problems) from None
 
 
 def _problem(file: File, fault: Fault, line: int) -> Problem:
@@ -190,8 +190,3 @@ def _refuse_file(
         step="manifest", reason=reason, text=text, path=file.path, line=line
     )
     raise ManifestError(text, problems=[problem]) from None
-
-
-def _summary(problems: list[Problem]) -> str:
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{problems[0].text}{more}"

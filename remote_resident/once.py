@@ -148,7 +148,13 @@ def _spawn(
             request.seek(0)
             standard["stdin"] = request.fileno()
         try:
-            child = spawn.spawn(command.argv, command.env, pipes, log, **standard)
+            child = spawn.spawn(
+                command.argv,
+                command.env,
+                pipes,
+                log,
+                standard=standard,
+            )
         except OSError as exc:
             raise WorkerStartError(
                 f"{plan.manifest.slug}: {command.argv[0]}: {exc.strerror}, "

@@ -315,6 +315,15 @@ def _not_made(path: Path, exc: OSError, *, below_runtime: bool) -> ProviderError
     )
 
 
+def open_lock(path: Path) -> int:
+    """Open a lock file, made where there is none; raises ProviderError as below."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError as exc:
+        raise unusable_lock(path, exc) from None
+
+
 def unusable_lock(path: Path, exc: OSError) -> ProviderError:
     """Give the error for a lock file that cannot be opened, locked or written.
 

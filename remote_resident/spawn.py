@@ -294,14 +294,15 @@ def spawn(
     log: Log,
     *,
     cwd: Path | None = None,
-    **standard: int,
+    standard: Mapping[str, int] | None = None,
 ) -> Child:
     """Start a child in a session of its own, its output appended to the log.
 
     `cwd` is the directory that it starts in (None: ours); `standard` may name other
-    descriptors for `stdin` and `stdout`. Raises OSError where
-    the program cannot be executed; the pipes are then closed.
+    descriptors for `stdin` and `stdout`. Raises OSError where the program cannot be
+    executed; the pipes are then closed.
     """
+    given = standard or {}
     _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
     start = log.size()
     try:
@@ -310,8 +311,8 @@ def spawn(
             process = subprocess.Popen(
                 list(argv),
                 env=dict(env),
-                stdin=standard.get("stdin", pipes.stdin()),
-                stdout=standard.get("stdout", out.fileno()),
+                stdin=given.get("stdin", pipes.stdin()),
+                stdout=given.get("stdout", out.fileno()),
                 stderr=out.fileno(),
                 pass_fds=pipes.passed(),
                 cwd=cwd,

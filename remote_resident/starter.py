@@ -331,21 +331,19 @@ def _locked(path: Path) -> Iterator[None]:
 
     Raises WorkerStartError (`disk_full`, `locked`) where the file cannot be used.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fd = spawn.keep_private(os.open(path, flags, 0o600))
-    except OSError as exc:
-        raise _unusable(path, exc) from None
+        fd = spawn.keep_private(places.open_lock(path))
+    except ProviderError as error:
+        raise _unusable(error) from None
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
         except OSError as exc:
-            raise _unusable(path, exc) from None
+            raise _unusable(places.unusable_lock(path, exc)) from None
         yield
     finally:
         spawn.close_private(fd)
 
 
-def _unusable(path: Path, exc: OSError) -> WorkerStartError:
-    error = places.unusable_lock(path, exc)
+def _unusable(error: ProviderError) -> WorkerStartError:
     return WorkerStartError(str(error), reason=error.reason, next=error.next)

@@ -136,9 +136,9 @@ class Trial:
     answers: list[tuple[str, Answer]] = field(default_factory=list)
     """The first and the identical ones of one held worker, in order, by name."""
     fresh: Answer | None = None
+    """Of a process of its own; None: not come to that."""
     again: Answer | None = None
     """Of a second fresh process, where no held worker's answer can be compared."""
-    """Of a process of its own; None: not come to that."""
     started: "Started | None" = None
     timed_out: bool = False
     tail: list[str] = field(default_factory=list)

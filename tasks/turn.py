@@ -18,7 +18,8 @@ def turn(path: Path, slug: str, say: Callable[[str], None]) -> Iterator[int]:
     the file, and a new one under the same name would be another lock. Raises
     ProviderError where the file cannot be used: `disk_full` or `locked`.
     """
-    fd = _open(path)
+    places.ensure(path.parent)
+    fd = places.open_lock(path)
     try:
         try:
             if not _free(fd):
@@ -32,14 +33,6 @@ def turn(path: Path, slug: str, say: Callable[[str], None]) -> Iterator[int]:
     finally:
         # closed, not unlocked: a child that outlives this process still holds it
         os.close(fd)
-
-
-def _open(path: Path) -> int:
-    places.ensure(path.parent)
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as exc:
-        raise places.unusable_lock(path, exc) from None
 
 
 def _free(fd: int) -> bool:

@@ -1,6 +1,10 @@
 """Fixtures that every test file may use."""
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from container_image import base_image
@@ -36,3 +40,22 @@ def home(
     monkeypatch.setenv("TU_REMOTE_HOME", str(place))
     monkeypatch.delenv("TU_REMOTE_TREE", raising=False)
     return place
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Start a Python program; it is ended with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*argv: str, **options: Any) -> "subprocess.Popen[str]":
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        child = subprocess.Popen(
+            [sys.executable, *argv], text=True, **{**pipes, **options}
+        )
+        started.append(child)
+        return child
+
+    yield run
+    for child in started:
+        child.kill()
+        child.communicate()

@@ -58,25 +58,6 @@ def tree(tmp_path: Path, image: Image) -> Iterator[Path]:
         pytest.fail(f"containers left: {left}")
 
 
-@pytest.fixture
-def run() -> Iterator[Run]:
-    """Start a Python program; it is ended with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*argv: str, **options: Any) -> "subprocess.Popen[str]":
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        child = subprocess.Popen(
-            [sys.executable, *argv], text=True, **{**pipes, **options}
-        )
-        started.append(child)
-        return child
-
-    yield run
-    for child in started:
-        child.kill()
-        child.communicate()
-
-
 def declare(
     tree: Path, image: Image, script: str = "does", **tables: Any
 ) -> ProviderManifest:

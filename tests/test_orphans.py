@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from small_provider import DEADLINE_S, provider, until, write
@@ -41,25 +40,6 @@ BASE = Path(processes.__file__).with_name("worker_side") / "worker_base.py"
 WORKERS = Path(__file__).with_name("workers")
 
 Run = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def run() -> Iterator[Run]:
-    """Start a Python program; it is ended with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*argv: str, **options: Any) -> "subprocess.Popen[str]":
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        child = subprocess.Popen(
-            [sys.executable, *argv], text=True, **{**pipes, **options}
-        )
-        started.append(child)
-        return child
-
-    yield run
-    for child in started:
-        child.kill()
-        child.communicate()
 
 
 @pytest.fixture

@@ -151,11 +151,7 @@ def _answers(client: DaemonClient) -> bool:
 def _turn(path: Path, deadline: float) -> Iterator[None]:
     """Hold the lock that starters take turns at."""
     host_places.ensure(path.parent)
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        fd = os.open(path, flags, 0o600)
-    except OSError as exc:
-        raise host_places.unusable_lock(path, exc) from None
+    fd = host_places.open_lock(path)
     try:
         while True:
             try:

@@ -206,11 +206,7 @@ def _bound(path: Path) -> socket.socket:
 @contextlib.contextmanager
 def _only_one(path: Path) -> Iterator[None]:
     """Hold the lock of the one daemon; raises ProviderError (`locked`)."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        fd = spawn.keep_private(os.open(path, flags, 0o600))
-    except OSError as exc:
-        raise host_places.unusable_lock(path, exc) from None
+    fd = spawn.keep_private(host_places.open_lock(path))
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Literal
 
 from remote_resident.endpoints.record import CREDENTIALS, name_fault
-from remote_resident.errors import Problem, ProviderError, UsageError
+from remote_resident.errors import Problem, ProviderError, UsageError, summary
 
 Engine = Literal["docker", "podman"]
 ENGINES: tuple[Engine, ...] = ("docker", "podman")
@@ -75,9 +75,8 @@ def compose(wanted: Composition) -> Scripts:
             Problem(step="runtime", reason="bad_request", text=text, name=option)
             for option, text in faults
         ]
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise UsageError(
-            f"{faults[0][1]}{more}",
+            summary(problems),
             reason="bad_request",
             next="tu remote endpoint compose --help",
             problems=problems,

@@ -11,7 +11,7 @@ from remote_resident.endpoints.cell import Cell, Line, Work
 from remote_resident.endpoints.owner import Owner
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.tickets import Ticket, Word
-from remote_resident.errors import Problem, ProviderError, UsageError
+from remote_resident.errors import Problem, ProviderError, UsageError, summary
 
 TIMEOUT_S = 3600.0
 """How long a cell may take where its caller says nothing."""
@@ -36,9 +36,7 @@ def wanted(body: Mapping[str, Any]) -> tuple[str, Work]:
             )
             for key, text in faults
         ]
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        text = f"{problems[0].text}{more}"
-        raise UsageError(text, reason="bad_request", problems=problems)
+        raise UsageError(summary(problems), reason="bad_request", problems=problems)
     timeout_s = body.get("timeout_s")
     work = Work(
         argv=body.get("argv"),

@@ -66,12 +66,7 @@ def _is_free(port: int) -> bool:
 @contextmanager
 def _one_at_a_time(root: Path) -> Iterator[None]:
     places.ensure(root)
-    path = root / ".lock"
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        fd = os.open(path, flags, 0o600)
-    except OSError as exc:
-        raise places.unusable_lock(path, exc) from exc
+    fd = places.open_lock(root / ".lock")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

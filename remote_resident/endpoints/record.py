@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from remote_resident import places
-from remote_resident.errors import Problem, UsageError
+from remote_resident.errors import Problem, UsageError, summary
 from remote_resident.manifest_rules import LONGEST_S, quoted, show
 
 FIRST_PORT, LAST_PORT = 20000, 29999
@@ -267,7 +267,4 @@ def _refusal(name: object, faults: list[tuple[str, str]]) -> UsageError:
         )
         for key, text in faults
     ]
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return UsageError(
-        f"{problems[0].text}{more}", reason="bad_request", problems=problems
-    )
+    return UsageError(summary(problems), reason="bad_request", problems=problems)

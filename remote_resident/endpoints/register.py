@@ -7,7 +7,7 @@ from remote_resident.endpoints.card import card
 from remote_resident.endpoints.lint import Finding, lint_endpoint
 from remote_resident.endpoints.record import Endpoint, Location, host_fault
 from remote_resident.endpoints.store import Settings, Store
-from remote_resident.errors import Problem, ProviderError, UsageError
+from remote_resident.errors import Problem, ProviderError, UsageError, summary
 
 CONNECT = "tu remote endpoint connect --mode local --credential-file FILE"
 CONNECT_URL = "tu remote endpoint connect --mode url --host HOST --credential-file FILE"
@@ -182,10 +182,7 @@ def _refuse_mistakes(endpoint: Endpoint, findings: list[Finding]) -> None:
         if found.refused
     ]
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ProviderError(
-            f"{problems[0].text}{more}", reason="lint", problems=problems
-        )
+        raise ProviderError(summary(problems), reason="lint", problems=problems)
 
 
 def _wrong(text: str, field: str) -> UsageError:
