@@ -21,6 +21,7 @@ from small_provider import until
 
 from remote_resident.endpoints import client, credentials, host
 from remote_resident.endpoints.compose import Composition, compose
+from remote_resident.endpoints.host import script_text
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.store import Settings, Store
 from remote_resident.errors import ProviderError, UsageError
@@ -396,3 +397,12 @@ def test_a_port_that_was_given_is_bound_by_nobody() -> None:
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", client.free_port(store)))
+
+
+def test_a_script_without_an_end_is_refused_and_not_read(tmp_path: Path) -> None:
+    endless = tmp_path / "start.sh"
+    with endless.open("wb") as file:
+        file.truncate(2**40)
+
+    with pytest.raises(UsageError, match="more than 262144 bytes found"):
+        script_text(endless)

@@ -10,7 +10,7 @@ from remote_resident.endpoints.client import (
     compute_provider,
     list_compute,
 )
-from remote_resident.endpoints.record import CREDENTIALS
+from remote_resident.endpoints.record import CREDENTIALS, LONGEST_SCRIPT
 
 
 class ModelEndpoints:
@@ -76,7 +76,12 @@ def script_text(path: Path) -> str:
     from remote_resident.errors import UsageError
 
     try:
-        return path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            # a device may have no end
+            found = file.read(LONGEST_SCRIPT + 1)
+        if len(found) <= LONGEST_SCRIPT:
+            return found.decode("utf-8")
+        said = f"more than {LONGEST_SCRIPT} bytes"
     except OSError as exc:
         said = exc.strerror or str(exc)
     except UnicodeDecodeError as exc:
