@@ -22,7 +22,8 @@ _WATCH_S = 1.0
 """How often a service is looked at whose processes have not ended: it may close its port,
 and the first process of a container is not always known."""
 _TWICE_S = 0.1
-_FREE_LOOK_S = 0.25
+_FREE_FIRST_S, _FREE_LAST_S = 0.25, 2.0
+"""How often what a failed stop left is looked for: each look may ask an engine."""
 _SWEPT_S = 2.0
 
 
@@ -258,8 +259,10 @@ def until_free(owner: Owner, one: Service, over: Callable[[], bool]) -> None:
     """
     if not service.left(one):
         return
+    pause_s = _FREE_FIRST_S
     while not over():
         if not listener.is_open(one.port) and not service.left(one):
             _report_gone(owner, one, Event.GONE)
             return
-        time.sleep(_FREE_LOOK_S)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _FREE_LAST_S)

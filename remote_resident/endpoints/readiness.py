@@ -19,7 +19,8 @@ DEAD_S = 5.0
 """How long nothing may be alive after the start script ended."""
 _FIRST_PAUSE_S, _SOON_PAUSE_S, _LAST_PAUSE_S = 0.01, 0.02, 0.04
 _SOON_S = 60.0
-_LOOK_S = 0.25
+_LOOK_S = 1.0
+"""How often it is seen whether anything is alive: each look may ask an engine."""
 _BYTES = 65536
 _OK = 200
 

@@ -32,10 +32,10 @@ def active_jobs(path: Path, timeout_s: float) -> int | None:
     return found if status == 200 and isinstance(found, int) else None
 
 
-def reclaim(path: Path, timeout_s: float = RECLAIM_S) -> bool:
+def reclaim(path: Path) -> bool:
     """Have a worker give cached device memory back; False: no answer in time."""
     try:
-        ask(path, "POST", "/reclaim", timeout_s=timeout_s)
+        ask(path, "POST", "/reclaim", timeout_s=RECLAIM_S)
     except NoAnswer:
         return False
     return True

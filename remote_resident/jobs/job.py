@@ -54,9 +54,9 @@ class Job:
         """Say whether its terminal event is still to come."""
         return self.state in LIVE
 
-    def as_dict(self, *, params: bool = False) -> dict[str, Any]:
-        """Give the JSON shape that people's programs see."""
-        shown = {
+    def as_dict(self) -> dict[str, Any]:
+        """Give the JSON shape that people's programs see, without the params."""
+        return {
             "job_id": self.job_id,
             "slug": self.slug,
             "tree": self.tree,
@@ -72,7 +72,6 @@ class Job:
             "results": list(self.results),
             "progress": self.progress,
         }
-        return {**shown, "params": dict(self.params)} if params else shown
 
     def stored(self) -> dict[str, Any]:
         """Give everything but the params, as it is recorded."""

@@ -27,6 +27,8 @@ END_GRACE_S = 2.0
 ENDED_WAIT_S = 5.0
 """How long the end of a process may take once its socket has closed."""
 _TAIL_LINES = 20
+_MOST_BYTES = 2**20
+"""How much of a log is looked through for a job's own lines."""
 
 
 @dataclass(slots=True)
@@ -198,7 +200,7 @@ class Lane:
         return f"its worker {pid} ended: {exit_hint(held.returncode())}"
 
 
-def stderr_of(job: Job, most_bytes: int = 2**20) -> list[str]:
+def stderr_of(job: Job) -> list[str]:
     """Give the lines that a job itself wrote, of those still in its worker's log."""
     if job.log is None:
         return []
@@ -208,7 +210,7 @@ def stderr_of(job: Job, most_bytes: int = 2**20) -> list[str]:
             end = log.seek(0, os.SEEK_END)
             # a log that was cut short holds nothing of before
             start = job.log_start if job.log_start <= end else 0
-            log.seek(max(start, end - most_bytes))
+            log.seek(max(start, end - _MOST_BYTES))
             text = log.read().decode(errors="backslashreplace")
     except OSError:
         return []
@@ -216,9 +218,9 @@ def stderr_of(job: Job, most_bytes: int = 2**20) -> list[str]:
     return [line.removeprefix(tag) for line in lines if line.startswith(tag)]
 
 
-def tail_of(job: Job, lines: int = _TAIL_LINES) -> str:
+def tail_of(job: Job) -> str:
     """Give the last lines that a job wrote, as the end of an error; empty: none."""
-    return "".join(f"\n    {line}" for line in stderr_of(job)[-lines:])
+    return "".join(f"\n    {line}" for line in stderr_of(job)[-_TAIL_LINES:])
 
 
 def log_size(path: Path) -> int:
