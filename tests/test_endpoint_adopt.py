@@ -249,6 +249,52 @@ def test_a_note_that_is_damaged_starts_nothing_and_says_so(daemon: Started) -> N
     path.unlink()
 
 
+def test_a_damaged_note_is_put_aside_by_the_stop_that_its_refusal_names(
+    daemon: Started,
+) -> None:
+    store = registered(one := endpoint())
+    path = store.root / "notes" / f"{one.name}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    first = daemon()
+    with pytest.raises(ProviderError) as caught:
+        first.run("a")
+
+    assert caught.value.next == f"tu remote endpoint stop {one.name}"
+    first.client.call("POST", f"/v1/endpoints/{one.name}/stop")
+    assert first.run("a")[-1]["exit_code"] == 0
+    assert path.with_name(f"{path.name}.damaged").read_text() == "{"
+
+
+def test_a_damaged_registration_is_looked_at_again_once_it_was_put_right(
+    daemon: Started,
+) -> None:
+    store = registered(one := endpoint())
+    path = store.root / "registrations" / f"{one.name}.json"
+    whole = path.read_bytes()
+    path.write_bytes(b"{")
+    first = daemon()
+    assert first.row()["state"] == "failed"
+
+    path.write_bytes(whole)
+    assert first.run("a")[-1]["exit_code"] == 0
+
+
+def test_a_damaged_registration_that_was_moved_aside_is_no_endpoint(
+    daemon: Started,
+) -> None:
+    store = registered(one := endpoint())
+    path = store.root / "registrations" / f"{one.name}.json"
+    path.write_bytes(b"{")
+    first = daemon()
+    assert first.row()["state"] == "failed"
+
+    path.rename(f"{path}.damaged")
+    assert first.client.call("GET", "/v1/endpoints")["endpoints"] == []
+    with pytest.raises(ProviderError, match="no such endpoint found"):
+        first.run("a")
+
+
 def killed_at_random(daemon: Started, rounds: int) -> None:
     a, b = endpoint("a"), endpoint("b")
     registered(a, b)

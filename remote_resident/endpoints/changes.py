@@ -11,7 +11,7 @@ from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.service import left
 from remote_resident.endpoints.swap import Event, Failure, State
 from remote_resident.endpoints.tickets import error_of
-from remote_resident.errors import UsageError
+from remote_resident.errors import ProviderError, UsageError
 
 
 class Changes:
@@ -29,6 +29,7 @@ class Changes:
         """
         owner = self._owner
         with owner.lock:
+            self.look_again(name)
             if name in owner.endpoints or name in owner.damaged:
                 return owner.endpoints.get(name)
             names = sorted({*owner.endpoints, *owner.damaged})
@@ -39,6 +40,23 @@ class Changes:
         raise UsageError(
             f"{name!a}: no such endpoint found{wanted}", next="tu remote endpoint list"
         )
+
+    def look_again(self, name: str) -> None:
+        """See whether a damaged registration was moved aside, or put right."""
+        owner = self._owner
+        with owner.lock:
+            if name not in owner.damaged:
+                return
+            try:
+                found = self._store.registration(name)
+            except ProviderError as exc:
+                owner.damaged[name] = exc
+                return
+            if found is None:
+                del owner.damaged[name]
+            else:
+                owner.take_in(found)
+                owner.carry(owner.schedule.decide(time.monotonic()))
 
     @contextlib.contextmanager
     def turn(self, name: str) -> Iterator[None]:

@@ -151,6 +151,8 @@ class Endpoints:
 
     def _names(self) -> list[str]:
         with self._owner.lock:
+            for name in list(self._owner.damaged):
+                self._changes.look_again(name)
             return sorted({*self._owner.endpoints, *self._owner.damaged})
 
     def _row(self, name: str) -> Document:

@@ -55,7 +55,8 @@ def adopted(store: Store, endpoint: Endpoint) -> tuple[Phase, Service | None]:
     try:
         note = store.note(endpoint.name)
     except ProviderError as exc:
-        return _failed(str(exc), exc.next), None
+        # a stop puts it aside: until then nothing says that nothing runs
+        return _failed(str(exc), f"tu remote endpoint stop {endpoint.name}"), None
     if note is None:
         return Phase(), None
     try:

@@ -73,9 +73,7 @@ class Owner:
         with self.lock:
             self.damaged = dict(found.damaged)
             for endpoint in found.endpoints.values():
-                self.know(endpoint)
-                if endpoint.location == "local":
-                    self._adopt(endpoint)
+                self.take_in(endpoint)
             for name in set(memory.held()) - set(self.schedule.residents()):
                 memory.release(name)
             self.carry(self.schedule.decide(time.monotonic()))
@@ -134,6 +132,12 @@ class Owner:
             self.note_of(name)
 
     # What is registered; under the lock
+
+    def take_in(self, endpoint: Endpoint) -> None:
+        """Take in a registration that was found, and what still runs of it."""
+        self.know(endpoint)
+        if endpoint.location == "local":
+            self._adopt(endpoint)
 
     def know(self, endpoint: Endpoint) -> None:
         """Take in a registration that is kept."""

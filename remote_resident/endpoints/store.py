@@ -86,6 +86,13 @@ class Store:
                     endpoints[name] = endpoint
         return Registrations(endpoints=endpoints, damaged=damaged)
 
+    def registration(self, name: str) -> Endpoint | None:
+        """Read one registration; None: there is none.
+
+        Raises ProviderError (`unreadable`) for a damaged one.
+        """
+        return self._registration(self.root / "registrations" / f"{name}.json", name)
+
     def register(self, endpoint: Endpoint) -> None:
         """Keep a registration, in the place of what the name had.
 
@@ -95,8 +102,7 @@ class Store:
         try:
             self._registration(path, endpoint.name)
         except ProviderError:
-            # it is the evidence of what damaged it
-            path.replace(f"{path}.damaged")
+            _set_aside(path)
         _write(path, {"record": endpoint.as_dict(), "digest": endpoint.digest})
 
     def remove(self, name: str) -> None:
@@ -126,6 +132,10 @@ class Store:
     def set_note(self, name: str, note: Mapping[str, object] | None) -> None:
         """Keep a note of the daemon's own, a JSON object; None forgets it."""
         path = self._file("notes", name)
+        try:
+            _read(path)
+        except ProviderError:
+            _set_aside(path)
         if note is None:
             remove_private(path)
         else:
@@ -177,6 +187,16 @@ def _read(path: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise _damaged(path, f"a JSON {type(found).__name__}")
     return found
+
+
+def _set_aside(path: Path) -> None:
+    """Keep a damaged file: it is the evidence of what damaged it."""
+    if not path.is_file():
+        return
+    try:
+        path.replace(f"{path}.damaged")
+    except OSError as exc:
+        raise _not_written(path, exc) from exc
 
 
 def _damaged(path: Path, found: str) -> ProviderError:
