@@ -5,7 +5,6 @@ import sys
 import time
 from pathlib import Path
 
-
 HERE = Path(__file__).parent
 (HERE / "loading").touch()
 while (HERE / "slow").exists():
