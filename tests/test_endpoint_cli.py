@@ -370,6 +370,17 @@ def test_a_name_that_is_none_is_wrong_usage(registered: Path, tu: Typed) -> None
         assert document(ended)["reason"] == "unknown_name"
 
 
+def test_compose_writes_nothing_where_both_scripts_are_one_file(
+    enabled: Path, tu: Typed
+) -> None:
+    files = ["--start", "one.sh", "--stop", "./one.sh"]
+    ended = tu("compose", "--image", "i", "--port", "8000", "--name", NAME, *files)
+
+    assert ended.returncode == 3
+    assert b"one.sh found, which is --start's" in ended.stderr
+    assert not (enabled / "one.sh").exists()
+
+
 def test_compose_writes_scripts_that_register(enabled: Path, tu: Typed) -> None:
     words = [
         "--image",

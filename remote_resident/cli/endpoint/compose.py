@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_resident.cli.answer import Answer, Asked
+from remote_resident.errors import UsageError
 
 
 def arguments(parser: Any) -> None:
@@ -52,6 +53,12 @@ def run(asked: Asked) -> Answer:
     )
     scripts = compose.compose(wanted)
     start, stop = Path(asked.start), Path(asked.stop)
+    if start.resolve() == stop.resolve():
+        raise UsageError(
+            f"--stop: {stop} found, which is --start's, another file wanted",
+            reason="bad_request",
+            next="tu remote endpoint compose --help",
+        )
     told = {True: "written", False: "was there already"}
     lines = [
         f"{path}: {told[compose.write(path, script)]}"
