@@ -61,10 +61,12 @@ def test_a_service_that_is_ready_is_adopted(daemon: Started, how: int) -> None:
     first.run("a")
     wait_noted(store, one.name, "ready")
     pid = get(one.port)
+    since = first.row()["since"]
     first.end(how)
     second = daemon()
 
     assert second.row()["state"] == "ready"
+    assert second.row()["since"] == since
     assert phases(second.run("a")) == ["ready"]
     assert get(one.port) == pid
     second.client.call("POST", "/v1/endpoints/a-service/stop")

@@ -13,14 +13,20 @@ from remote_resident.endpoints.swap import Failure, Phase, State
 from remote_resident.errors import ProviderError
 
 
-def write(store: Store, name: str, phase: Phase, service: Service | None) -> None:
-    """Write down a phase and the service that it is of; nothing of one that is stopped."""
+def write(
+    store: Store, name: str, phase: Phase, service: Service | None, since: float | None
+) -> None:
+    """Write down a phase and the service that it is of; nothing of one that is stopped.
+
+    `since` is when the phase began, in seconds since the epoch; None: not known.
+    """
     if phase.state is State.STOPPED:
         store.set_note(name, None)
         return
     note: dict[str, Any] = {
         "state": phase.state.value,
         "left": phase.left,
+        "since": since,
         "failure": None if phase.failure is None else asdict(phase.failure),
         "boot_id": room.boot_id(),
     }
@@ -68,6 +74,17 @@ def adopted(store: Store, endpoint: Endpoint) -> tuple[Phase, Service | None]:
         kept = phase if phase.failure is not None else Phase()
         return Phase(state=kept.state, failure=kept.failure), None
     return _now(store, endpoint, phase, service)
+
+
+def since(store: Store, name: str, state: State) -> float | None:
+    """Say since when an endpoint is as the last daemon noted it; None: not known."""
+    try:
+        note = store.note(name) or {}
+    except ProviderError:
+        return None
+    found = note.get("since")
+    same = note.get("state") == state.value
+    return float(found) if same and isinstance(found, int | float) else None
 
 
 def _now(

@@ -83,6 +83,8 @@ class Owner:
         name = endpoint.name
         phase, service = notes.adopted(self.store, endpoint)
         self.schedule.phases[name] = phase
+        if (since := notes.since(self.store, name, phase.state)) is not None:
+            self._states[name] = (phase.state, since)
         if service is None:
             return
         self.services[name] = service
@@ -333,7 +335,8 @@ class Owner:
                 if name not in self.endpoints:
                     return
                 phase, service = self.schedule.phase(name), self.services.get(name)
-            notes.write(self.store, name, phase, service)
+                _, since = self._states.get(name, (None, None))
+            notes.write(self.store, name, phase, service, since)
 
     # The orders; under the lock
 
