@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -350,6 +351,28 @@ def test_a_cancel_that_is_ignored_ends_the_worker_and_the_job_is_cancelled(
     assert got[-1]["message"] == "cancel ignored for 0.3 s; worker ended"
     assert host.job("one").state == "cancelled"
     until(lambda: not Path(f"/proc/{pid}").exists(), "the worker is gone")
+    again = host.submit("tiny", {}, tree=site.tree)
+    assert events(host, again)[-1]["status"] == "completed"
+
+
+def test_a_stopped_worker_behind_the_process_that_was_started_is_lost(
+    site: Site,
+) -> None:
+    # as a container's client stands before its worker
+    client = site.tmp / "python"
+    client.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\nexit $?\n')
+    client.chmod(0o755)
+    site.provider(env={"python": str(client)})
+    host = site.host()
+    site.submit(host, "tiny", "one")
+    pid = site.began("one")
+    assert site.lane(host, "tiny").pid != pid
+
+    os.kill(pid, signal.SIGSTOP)
+    got = events(host, "one")
+
+    assert "is stopped (state T)" in got[-1]["message"]
+    assert host.job("one").state == "lost"
     again = host.submit("tiny", {}, tree=site.tree)
     assert events(host, again)[-1]["status"] == "completed"
 

@@ -50,6 +50,18 @@ def cancel(path: Path, job_id: str, timeout_s: float) -> bool:
     return status == 200
 
 
+def peer(path: Path) -> int | None:
+    """Give the pid of who accepts on a socket, by the kernel's word; None: nobody."""
+    connection = UnixConnection(path, 1.0)
+    try:
+        connection.connect()
+        return connection.peer()
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
 def find(path: Path, timeout_s: float) -> Found | None:
     """Say who accepts on a socket, by the kernel's word; None: nobody does."""
     connection = UnixConnection(path, timeout_s)

@@ -76,6 +76,9 @@ class Lane:
     starter: starting.JobStarter
     held: Held | None = None
     device: str | None = None
+    answers: int | None = None
+    """Who accepts on its socket: in a container not the process that was started; None:
+    not looked at."""
     in_hand: Live | None = None
     blocked: bool = False
     """Its next job waits for room, until another one ends."""
@@ -123,6 +126,8 @@ class Lane:
             self.starter.device = device
             held = self.starter.hold(starting.inputs_of(manifest), self.held)
             with self.guard:
+                if self.held is not held:
+                    self.answers = None
                 self.held, self.stopped_looks, self.ending = held, 0, False
             self.device = asking.device_of(held.started.pid)
             return held
@@ -158,7 +163,10 @@ class Lane:
     def stopped(self) -> bool:
         """Say whether the worker was found in state T, at two looks one after the other."""
         pid = self.pid
-        is_stopped = pid is not None and asking.state_of(pid) == "T"
+        if pid is not None and self.answers is None:
+            self.answers = asking.peer(self.socket)
+        pids = () if pid is None else (pid, self.answers)
+        is_stopped = any(asking.state_of(one) == "T" for one in pids if one)
         self.stopped_looks = self.stopped_looks + 1 if is_stopped else 0
         return self.stopped_looks >= 2
 
@@ -172,7 +180,7 @@ class Lane:
         """End the worker and whatever it started."""
         with self.turn:
             with self.guard:
-                held, self.held = self.held, None
+                held, self.held, self.answers = self.held, None, None
             if held is not None:
                 held.end(grace_s)
                 held.wait_end(ENDED_WAIT_S)
