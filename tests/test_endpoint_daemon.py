@@ -248,13 +248,13 @@ def test_a_start_with_nothing_alive_is_noticed_long_before_its_time(host: Any) -
 
 
 def test_a_readiness_that_passes_its_time_fails_and_leaves_nothing(host: Any) -> None:
-    one = endpoint(start=start_script(ready_s=1000), start_timeout_s=1.0)
+    one = endpoint(start=start_script(ready_s=1000), start_timeout_s=4.0)
     here = host(one)
     error = refused(here)
 
     assert (error.reason, str(error)) == (
         "not_ready",
-        "a-service: /ready: status 503 found after 1.0 s, 200 twice wanted",
+        "a-service: /ready: status 503 found after 4.0 s, 200 twice wanted",
     )
     assert not listener.is_open(one.port or 0)
     assert processes.members(here.service().instance) == []
@@ -274,7 +274,7 @@ def test_a_listener_that_is_not_of_this_start_is_not_ready(host: Any) -> None:
     # an orphan without an environment: nothing says whose it is
     script = start_script().replace("setsid '", "(setsid env -i '")
     script = script.replace(" &\n", " & echo $! > pid)\nsleep 1000\n", 1)
-    one = endpoint(start=script, start_timeout_s=1.5)
+    one = endpoint(start=script, start_timeout_s=4.0)
     error = refused(host(one))
 
     assert error.reason == "not_ready"

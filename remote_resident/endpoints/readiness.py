@@ -23,6 +23,7 @@ _LOOK_S = 1.0
 """How often it is seen whether anything is alive: each look may ask an engine."""
 _BYTES = 65536
 _OK = 200
+_NOBODY = "no listener"
 
 
 def ask(port: int, route: str, timeout_s: float = ANSWER_S) -> int | str:
@@ -40,7 +41,7 @@ def ask(port: int, route: str, timeout_s: float = ANSWER_S) -> int | str:
         except TimeoutError:
             return f"no answer within {timeout_s:g} s"
         except ConnectionRefusedError:
-            return "no listener"
+            return _NOBODY
         except OSError as exc:
             return exc.strerror or str(exc)
 
@@ -112,7 +113,7 @@ class Watch:
     """By the monotonic clock."""
     cut: Callable[[], bool]
     env: Mapping[str, str] = field(init=False)
-    seen: str = "no listener"
+    seen: str = _NOBODY
     listener: Listener | None = None
     _looked: float = 0.0
     _alive: float = 0.0
@@ -132,7 +133,7 @@ class Watch:
             time.sleep(pause_s)
             is_soon = time.monotonic() - begun < _SOON_S
             longest_s = _SOON_PAUSE_S if is_soon else _LAST_PAUSE_S
-            if not is_soon or self.seen != "no listener":
+            if not is_soon or self.seen != _NOBODY:
                 pause_s = min(pause_s * 1.2, longest_s)
 
     def _is_ok(self) -> bool:
@@ -142,7 +143,9 @@ class Watch:
         answer = ask(self.endpoint.port, self.endpoint.live, min(ANSWER_S, left))
         if answer == _OK:
             return True
-        self.seen = f"status {answer}" if isinstance(answer, int) else answer
+        # a last look that the deadline cut short tells less than the one before it
+        if self.seen == _NOBODY or time.monotonic() < self.deadline:
+            self.seen = f"status {answer}" if isinstance(answer, int) else answer
         return False
 
     def _confirm(self) -> Listener | None:
