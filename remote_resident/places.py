@@ -295,7 +295,10 @@ def _unsafe_kind(found: os.stat_result) -> str | None:
 def _cure(path: Path, found: os.stat_result, me: int) -> str:
     from shlex import quote
 
-    if found.st_uid != me:
+    # a sticky directory is everybody's, and what is no file is the machine's
+    plain = stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
+    shared = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    if found.st_uid != me or shared or not (plain or stat.S_ISDIR(found.st_mode)):
         return 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
     if stat.S_ISDIR(found.st_mode):
         return f"chmod 700 {quote(str(path))}"

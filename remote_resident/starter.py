@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -32,6 +33,9 @@ CLEARED_S = 10.0
 """How long the end of a failed start is waited for."""
 END_GRACE_S = 2.0
 """How long what a worker left behind may take to heed SIGTERM."""
+_NAME_BYTES = 64
+"""More than the name of an instance takes."""
+_LOOK_MS = 50
 UNOWNED_IDLE_S = 900.0
 """Idleness after which a worker that nobody owns leaves, where none is declared."""
 
@@ -58,6 +62,8 @@ class Starter:
     """How often a stop was asked for: a start that sees it grow gives up."""
     known: Held | None = None
     """The worker that this process holds, alive or not; during `hold` only."""
+    turn: int = -1
+    """Descriptor of the lock, whose file names the instance that loads; as `known`."""
 
     @property
     def slug(self) -> str:
@@ -83,10 +89,12 @@ class Starter:
         self.known = known
         try:
             places.ensure(self.socket_path.parent)
-            with _locked(self.socket_path.with_name(f"{self.socket_path.name}.lock")):
-                return self._adopted(inputs) or self._start(inputs)
+            lock = self.socket_path.with_name(f"{self.socket_path.name}.lock")
+            with _locked(lock) as self.turn:
+                there = self._adopted(inputs) or self._joined(inputs)
+                return there or self._start(inputs)
         finally:
-            self.known = None
+            self.known, self.turn = None, -1
 
     def is_ours(self, instance: processes.Instance) -> bool:
         """Say whether an instance was started for this socket."""
@@ -151,6 +159,44 @@ class Starter:
         )
         return Held(started=started, inputs=there.inputs or "", pidfd=pidfd)
 
+    def _joined(self, inputs: str) -> Held | None:
+        """Wait for a load whose starter is gone; None: there is none, or it ended."""
+        loading = os.pread(self.turn, _NAME_BYTES, 0).decode(errors="replace")
+        for seen in processes.instances(self.slug, self.tree) if loading else ():
+            wanted = (loading, inputs)
+            if (seen.instance, seen.marks.get("inputs")) != wanted or seen.abandoned:
+                continue
+            if seen.leader is not None and self.is_ours(seen):
+                return self._adopted(inputs) if self._accepts(seen.leader.pid) else None
+        return None
+
+    def _accepts(self, pid: int) -> bool:
+        """Wait until a worker that loads accepts; False: it ended, or takes too long."""
+        stops = self.stops
+        until = time.monotonic() + self.manifest.runtime_start_timeout_s
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        try:
+            while self.stops == stops and time.monotonic() < until:
+                # a path that exists accepts
+                if self.socket_path.exists():
+                    return True
+                if poll.poll(_LOOK_MS):
+                    return False
+            return False
+        finally:
+            os.close(pidfd)
+
+    def _note_loading(self, instance: str) -> None:
+        """Write which instance loads where the next one in the lock's turn looks."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.turn, 0)
+            os.pwrite(self.turn, instance.encode(), 0)
+
     def _retire(self, there: Found) -> None:
         """See off an idle worker of other inputs, or one that is leaving anyway."""
         if not there.leaving:
@@ -192,6 +238,7 @@ class Starter:
             with start_command.admitted(self.admit, self) as device:
                 began = time.monotonic()
                 child = self._spawn(plan, device)
+                self._note_loading(instance)
             if self.stops != stops:
                 raise WorkerStartError(
                     f"{self.slug}: stopped during the start", reason="stopping"
@@ -203,11 +250,13 @@ class Starter:
                 raise self._not_started(child, outcome, stops)
         except BaseException as exc:
             self._clear(instance, child, cli)
+            self._note_loading("")
             if isinstance(exc, _Failed) and exc.counts:
                 # history may refuse; it may not stand in the way of the reason
                 with contextlib.suppress(OSError, ProviderError):
                     self.crashes.failed(inputs, exc.short)
             raise
+        self._note_loading("")
         with contextlib.suppress(OSError):
             self.crashes.forget()
         started = Started(
@@ -326,9 +375,10 @@ class _Failed(WorkerStartError):
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[int]:
     """Hold a lock that ends with its holder, in a fork and in what is executed too.
 
+    Gives its descriptor.
     Raises WorkerStartError (`disk_full`, `locked`) where the file cannot be used.
     """
     try:
@@ -340,7 +390,7 @@ def _locked(path: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX)
         except OSError as exc:
             raise _unusable(places.unusable_lock(path, exc)) from None
-        yield
+        yield fd
     finally:
         spawn.close_private(fd)
 

@@ -231,6 +231,8 @@ class ResidentWorker:
         `worker_died`, or `bad_request` before anything starts; what `ensure_started`
         raises.
         """
+        if deadline_s is not None:
+            payload = {**payload, "deadline": deadline_s}
         start_command.refuse_bad_request(self.manifest, payload, self._seen)
         asking = _Asking.of(payload, deadline_s, on_event)
         try:

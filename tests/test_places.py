@@ -123,6 +123,17 @@ def test_a_runtime_directory_open_to_others_is_refused(home: Path, found: int) -
     assert refusal.value.next == f"chmod 700 {run}"
 
 
+def test_nobody_is_told_to_close_what_is_everybodys(home: Path) -> None:
+    run = home / "run"
+    run.mkdir()
+    run.chmod(0o1777)
+
+    with pytest.raises(ProviderError) as refusal:
+        places.runtime_dir()
+
+    assert refusal.value.next == 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
+
+
 def test_a_symlink_in_place_of_the_runtime_directory_is_refused(home: Path) -> None:
     (home / "elsewhere").mkdir(mode=0o700)
     (home / "run").symlink_to("elsewhere")

@@ -1,6 +1,7 @@
 """One resident worker: real processes, real sockets, real signals."""
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -401,6 +402,38 @@ def test_a_worker_that_nobody_owns_outlives_its_starter_and_leaves_when_idle(
     assert other.ensure_started().adopted
     assert other.stop() != []
     assert processes.members(instance) == []
+
+
+def test_a_load_goes_on_for_who_asks_next_where_its_starter_is_gone(
+    tree: Path, run: Run, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    path = write(tree, "slow_load", runtime=told_to(str(go)))
+    child = run(LOADING, str(path), "u")
+    instance = line_of(child)
+    until(Path(f"{go}.begun").exists, "begun")
+    child.kill()
+    child.wait()
+    other = ResidentWorker(manifest.load(path), admit=None)
+
+    thread, came = in_thread(other.ensure_started)
+    until(lambda: not free(other.socket_path.with_name("x")), "asked next")
+    go.touch()
+    thread.join(DEADLINE_S)
+
+    assert (came[0].instance, came[0].adopted) == (instance, True)
+    assert other.stop() != []
+
+
+def free(beside: Path) -> bool:
+    """Say whether nobody is in the turn of a start."""
+    (lock,) = beside.parent.glob("*.sock.lock")
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def test_an_owned_worker_that_nobody_refers_to_leaves(make: Make, tree: Path) -> None:

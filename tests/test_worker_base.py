@@ -347,7 +347,23 @@ def test_callers_side_by_side_are_all_answered(start: Start) -> None:
         ),
         (
             {"op": "predict", "deadline": "soon"},
-            "deadline: 'soon' found, seconds wanted",
+            "deadline: 'soon' found, seconds from 0 to 2000000 wanted",
+        ),
+        (
+            {"op": "predict", "deadline": 10**400},
+            "deadline: 1000",
+        ),
+        (
+            {"op": "predict", "deadline": -1},
+            "deadline: -1 found, seconds from 0 to 2000000 wanted",
+        ),
+        (
+            {"op": "predict", "output_dir": "/a\0b"},
+            "output_dir: '/a\\x00b' found, an absolute path wanted",
+        ),
+        (
+            {"op": "predict", "output_dir": "/a\ud800"},
+            "output_dir: '/a\\ud800' found, an absolute path wanted",
         ),
     ],
 )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 OURS = frozenset(("id", "event", "_meter", "ok"))
 """What a reply has from the protocol and not from the model."""
+MOST_S = 2_000_000
+"""Seconds that can be waited; over three weeks."""
 TEXT_LIMIT = 20_000
 """Characters of an exception's text that a reply carries."""
 
@@ -33,10 +35,9 @@ class Call:
         self.events = payload.get("events") is True
         self.answered = False
         self.due: float | None = None
-        if "deadline" in payload:
-            deadline = payload["deadline"]
-            if isinstance(deadline, (int, float)):
-                self.due = self.received + deadline
+        deadline = payload.get("deadline")
+        if is_wait(deadline):
+            self.due = self.received + deadline  # type: ignore[operator]
 
     def event(self, name: str, **fields: object) -> bytes:
         """Give the line of an event."""
@@ -53,6 +54,12 @@ class Call:
         )
 
 
+def is_wait(value: object) -> bool:
+    """Say whether a value is a number of seconds that can be waited."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 <= value <= MOST_S  # type: ignore[operator]
+
+
 def fault_of(payload: dict[str, object], operations: Sequence[str]) -> str | None:
     """Say why a request is none that a worker takes; None: nothing is wrong."""
     op = payload.get("op")
@@ -60,15 +67,23 @@ def fault_of(payload: dict[str, object], operations: Sequence[str]) -> str | Non
         known = ", ".join((*operations, *protocol.RESERVED))
         return f"op: {op!r} found, one of {known} wanted"
     deadline = payload.get("deadline")
-    number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
-    if deadline is not None and not number:
-        return f"deadline: {deadline!r} found, seconds wanted"
+    if deadline is not None and not is_wait(deadline):
+        shown = f"{deadline!r}"[:80]
+        return f"deadline: {shown} found, seconds from 0 to {MOST_S} wanted"
     directory = payload.get("output_dir")
     if directory is None:
         return None
-    if not isinstance(directory, str) or not os.path.isabs(directory):
+    if not isinstance(directory, str) or not _is_path(directory):
         return f"output_dir: {directory!r} found, an absolute path wanted"
     return None
+
+
+def _is_path(text: str) -> bool:
+    """Say whether a text is an absolute path that can be one of a file."""
+    try:
+        return os.path.isabs(text) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def refusal(error: str, reason: str) -> dict[str, object]:
