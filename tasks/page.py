@@ -231,7 +231,7 @@ Figure = tuple[float | None, str, str]
 
 def figures(entry: Entry) -> Iterator[Figure]:
     """Give what the overview says of an entry, in the order of its columns."""
-    from tasks.ladder import number
+    from tasks.ladder import change, number
     from tasks.report import speed_up
 
     timing = entry.report.timing if entry.report else {}
@@ -242,7 +242,7 @@ def figures(entry: Entry) -> Iterator[Figure]:
     faster = speed_up(timing)
     yield faster, "" if faster is None else times(faster), ""
     yield _peak(entry)
-    growth = number(memory, "growth_mib")
+    growth = change(memory, "growth_mib")
     yield growth, "" if growth is None else mib(growth), ""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tasks import page_plots
-from tasks.ladder import number
+from tasks.ladder import change, number
 from tasks.page_svg import (
     FIRST,
     FRESH,
@@ -139,8 +139,10 @@ def _growth(name: str, entry: Entry) -> Chart | None:
     limit = entry.provider.smoke_max_growth_mib if entry.provider else None
     bars = []
     for pool, key in (("RAM", "growth_mib"), ("device memory", "device_growth_mib")):
-        value = drawable(number(memory, key))
-        if value is None:
+        value = change(memory, key)
+        # what was given back has no length
+        length = None if value is None else drawable(max(0.0, value))
+        if value is None or length is None:
             continue
         of_it = f" of {short(limit)} MiB" if limit else ""
         over = limit is not None and value > limit
@@ -148,7 +150,7 @@ def _growth(name: str, entry: Entry) -> Chart | None:
             _Bar(
                 label=pool,
                 shown=f"{mib(value)}{of_it}",
-                length=value / limit if limit else value,
+                length=length / limit if limit else length,
                 track=1 if limit else None,
                 color=OVER if over else HELD,
             )

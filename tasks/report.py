@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import reported
-from tasks.ladder import number
+from tasks.ladder import change, number
 from tasks.page_text import visible
 from tasks.reported import Row
 from tasks.screen import plain as _plain
@@ -71,7 +71,7 @@ def _figures(row: Row) -> Iterator[str]:
 
 def _numbers(row: Row) -> Iterator[str]:
     timing, memory = part(row, "timing"), part(row, "memory")
-    growth = number(memory, "growth_mib")
+    growth = change(memory, "growth_mib")
     yield seconds(number(timing, "load_s"))
     yield seconds(number(timing, "first_s"))
     yield seconds(number(timing, "held_median_s"))

@@ -89,6 +89,12 @@ def test_an_author_that_nobody_knows_of_is_a_dash() -> None:
     assert "; author: -\n" in report.table([row(status=None)])
 
 
+def test_memory_that_was_given_back_is_a_number() -> None:
+    less = row(measured={**MEASURED, "memory": {"growth_mib": -1.765625}})
+
+    assert "  -1.8 MiB" in report.table([less])
+
+
 def test_a_growth_of_zero_is_a_number() -> None:
     flat = row(measured={**MEASURED, "memory": {"growth_mib": 0.0}})
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,11 +75,16 @@ def _reply(
     worker = ResidentWorker(provider, owned=False)
     # before anything starts or has to go for it
     start_command.refuse_bad_request(provider, payload, [worker.socket_path.parent])
+    limit_s = payload.get("deadline") if asked.timeout is None else asked.timeout
     if asked.no_start:
         _refuse_absent(worker)
     elif asked.make_room:
-        worker.ensure_started(make_room=True, deadline_s=asked.timeout)
-    return dict(worker.request(payload, deadline_s=asked.timeout))
+        began = time.monotonic()
+        worker.ensure_started(make_room=True, deadline_s=limit_s)
+        if limit_s is not None:
+            # one limit for all of it, the start included
+            limit_s = max(0.0, limit_s - (time.monotonic() - began))
+    return dict(worker.request(payload, deadline_s=limit_s))
 
 
 def _refuse_absent(worker: Any) -> None:
