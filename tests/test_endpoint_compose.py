@@ -315,7 +315,7 @@ TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12)
         Composition,
         image=st.just("registry.example/m:1"),
         port=st.integers(1, 65535),
-        cache=st.sampled_from([None, "/opt/cache", "/root/.cache/x@1"]),
+        cache=st.sampled_from([None, "/opt/cache", "/home/model/.cache/x@1"]),
         user=st.sampled_from(["auto", "0", "1000:1000", "model"]),
         engine=st.sampled_from(["docker", "podman"]),
         name=st.sampled_from([None, "tiny-service"]),

@@ -36,7 +36,7 @@ def test_the_class_of_the_page_says_what_the_page_shows(
     with Stream(worker.send("POST", asked[1], json.loads(asked[2]))) as stream:
         events = list(stream)
     state = (worker.log_path.parent / "state").as_uri()
-    shown = block("json").replace("file:///work/.plugin-state/anneal", state)
+    shown = block("json").replace("file:///srv/models/.plugin-state/anneal", state)
 
     assert events == [json.loads(line) for line in shown.splitlines()]
     assert (worker.log_path.parent / "state/first/best.txt").exists()
