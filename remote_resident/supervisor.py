@@ -234,7 +234,7 @@ class ResidentWorker:
         if deadline_s is not None:
             payload = {**payload, "deadline": deadline_s}
         start_command.refuse_bad_request(self.manifest, payload, self._seen)
-        asking = _Asking.of(payload, deadline_s, on_event)
+        asking = _Asking.of(payload, on_event)
         try:
             return self._ask_once(asking)
         except _NotBegun as exc:
@@ -643,16 +643,10 @@ class _Asking:
     began: float
 
     @classmethod
-    def of(
-        cls,
-        payload: Mapping[str, Any],
-        deadline_s: float | None,
-        on_event: OnEvent | None,
-    ) -> "_Asking":
+    def of(cls, payload: Mapping[str, Any], on_event: OnEvent | None) -> "_Asking":
         """Make one of what the caller gave."""
         declared = payload.get("deadline")
-        if deadline_s is None and isinstance(declared, int | float):
-            deadline_s = float(declared)
+        deadline_s = float(declared) if isinstance(declared, int | float) else None
         now = time.monotonic()
         return cls(
             message={"op": "predict", **payload, "events": True},
