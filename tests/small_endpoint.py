@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -46,10 +47,13 @@ echo $! > "$SERVICE_DIR/pid"
 """
 
 
+_PORTS = random.sample(range(20000, 30000), 10000)
+
+
 def free_port() -> int:
-    """Find a port in the endpoints' range that nobody has."""
+    """Find a port in the endpoints' range that nobody has, and never the same again."""
     while True:
-        port = 20000 + int.from_bytes(os.urandom(2), "big") % 10000
+        port = _PORTS.pop()
         with socket.socket() as trial:
             try:
                 trial.bind(("127.0.0.1", port))
