@@ -98,7 +98,7 @@ class Host:
 
     def lines(self, name: str, code: str = "", **options: Any) -> Iterator[Line]:
         """Run a cell and yield its lines."""
-        argv = None if code else ["true"]
+        argv = None if code or "argv" in options else ["true"]
         work = Work(
             argv=argv, code=code or None, cwd=Path("/"), env={}, timeout_s=DEADLINE_S
         )

@@ -84,7 +84,7 @@ def test_the_daemon_is_told_to_end_its_services_too(daemon: Started) -> None:
 
 
 def test_a_start_goes_on_under_the_next_daemon(daemon: Started, tmp_path: Path) -> None:
-    script = f"echo x >> '{tmp_path}/starts'\n{start_script(ready_s=1.5)}"
+    script = f"echo x >> '{tmp_path}/starts'\n{start_script(after=tmp_path / 'go')}"
     store = registered(one := endpoint(start=script))
     first = daemon()
     first.call("a").until("waiting for /ready")
@@ -92,6 +92,7 @@ def test_a_start_goes_on_under_the_next_daemon(daemon: Started, tmp_path: Path) 
     first.end()
     assert (store.note(one.name) or {})["state"] == "starting"
     second = daemon()
+    (tmp_path / "go").touch()
 
     assert second.run("a")[-1]["exit_code"] == 0
     assert (tmp_path / "starts").read_text() == "x\n"
@@ -303,7 +304,7 @@ def killed_at_random(daemon: Started, rounds: int) -> None:
     for _ in range(rounds):
         one = daemon()
         calls = [one.call(name) for name in "ab"]
-        time.sleep(random.uniform(0.0, 1.0))  # the moment of the kill, not a hope
+        time.sleep(random.uniform(0.0, 0.7))  # the moment of the kill, not a hope
         one.end()
         for call in calls:
             call.end()

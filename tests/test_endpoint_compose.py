@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ import pytest
 from container_image import PYTHON, Image
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_endpoint import free_port
 from small_provider import DEADLINE_S, until
 
 from remote_resident.endpoints.compose import Composition, Scripts, compose, write
@@ -449,14 +449,6 @@ def real(base_image: Image, tmp_path: Path) -> Iterator[Real]:
     host.ask(*mine, base_image.name, "chown", "-R", "0", "/cache")
 
 
-def free() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port = trial.getsockname()[1]
-    assert isinstance(port, int)
-    return port
-
-
 def answers(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
@@ -467,7 +459,7 @@ def answers(port: int) -> bool:
 
 @pytest.mark.container
 def test_a_real_container_is_started_cold_warm_and_after_a_crash(real: Real) -> None:
-    port = free()
+    port = free_port()
     real.run(real.both.start, port)
     until(lambda: answers(port), "an answer")
     first = real.id()
@@ -493,7 +485,7 @@ def test_a_real_container_is_started_cold_warm_and_after_a_crash(real: Real) -> 
 
 @pytest.mark.container
 def test_a_real_container_of_another_port_is_made_anew(real: Real) -> None:
-    old, new = free(), free()
+    old, new = free_port(), free_port()
     real.run(real.both.start, old)
     first = real.id()
 
@@ -508,7 +500,7 @@ def test_a_real_container_of_another_port_is_made_anew(real: Real) -> None:
 def test_a_name_in_use_by_a_container_made_by_hand_is_no_obstacle(
     real: Real, base_image: Image
 ) -> None:
-    port = free()
+    port = free_port()
     real.ask("create", "--name", real.service.name, base_image.name, "true")
     assert real.state() == "created"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from container_image import Image, image
+from container_image import PYTHON, Image, image
 from small_endpoint import (
     Daemon,
     Host,
@@ -22,11 +22,17 @@ from remote_resident.endpoints import containers, listener
 from remote_resident.endpoints.compose import Composition, compose
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.scripts import environment
+from remote_resident.endpoints.service import Patience
 from remote_resident.errors import ProviderError
 
 pytestmark = pytest.mark.container
 
-SERVE = ("/usr/bin/python3", "-m", "http.server", "8000")
+# the first process of a container ignores a SIGTERM that it has no handler for
+SERVER = (
+    "import signal, http.server as h; signal.signal(15, lambda *a: exit(0)); "
+    'h.HTTPServer(("", 8000), h.SimpleHTTPRequestHandler).serve_forever()'
+)
+SERVE = (PYTHON, "-c", SERVER)
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +48,19 @@ def names(base: Image) -> Iterator[list[str]]:
     """Give two names that no other test run has; their containers go with the test."""
     made = [f"t{os.urandom(4).hex()}" for _ in range(2)]
     yield made
-    for name in made:
-        # not rm alone, which waits ten seconds for a program that ignores SIGTERM
-        for words in (["kill"], ["rm", "--force"]):
-            argv = [base.program, *words, f"{name}-service"]
-            subprocess.run(argv, capture_output=True, check=False)
+    services = [f"{name}-service" for name in made]
+    # an engine that stops before it removes would wait for who ignores SIGTERM
+    for words in (["kill"], ["rm", "--force"]):
+        argv = [base.program, *words, *services]
+        subprocess.run(argv, capture_output=True, check=False)
 
 
 @pytest.fixture
 def host() -> Iterator[Any]:
     made: list[Host] = []
 
-    def make(*endpoints: Endpoint) -> Host:
-        made.append(Host(*endpoints))
+    def make(*endpoints: Endpoint, **options: Any) -> Host:
+        made.append(Host(*endpoints, **options))
         return made[-1]
 
     yield make
@@ -66,7 +72,7 @@ def contained(base: Image, name: str, **fields: Any) -> Endpoint:
     engine: Any = base.program
     scripts = compose(
         Composition(
-            image=base.name, port=8000, engine=engine, stop_grace_s=1, arguments=SERVE
+            image=base.name, port=8000, engine=engine, stop_grace_s=20, arguments=SERVE
         )
     )
     given = {"start": scripts.start, "stop": scripts.stop, "live": "/"}
@@ -157,14 +163,17 @@ def test_a_name_in_use_by_a_container_of_another_make_is_taken_over_by_the_scrip
 def test_a_container_whose_port_is_not_published_is_never_ready(
     base: Image, names: list[str], host: Any
 ) -> None:
-    start = f"{base.program} run -d --name '{names[0]}-service' '{base.name}' {' '.join(SERVE)}"  # fmt: skip
-    one = contained(base, names[0], start=start, start_timeout_s=4.0)
+    start = f"{base.program} start '{names[0]}-service'"
+    one = contained(base, names[0], start=start, start_timeout_s=1.0)
+    # before its time begins, which is short
+    ran = [base.program, "run", "-d", "--name", one.name, base.name, *SERVE]
+    subprocess.run(ran, capture_output=True, check=True)
     here = host(one)
     with pytest.raises(ProviderError) as caught:
         here.run(names[0])
 
     assert caught.value.reason == "not_ready"
-    assert "no listener found after 4.0 s" in str(caught.value)
+    assert "no listener found after 1.0 s" in str(caught.value)
     assert state(base, one).endswith(" exited")
 
 
@@ -195,8 +204,8 @@ def test_two_containers_are_swapped(base: Image, names: list[str], host: Any) ->
 def test_a_stop_that_leaves_the_container_running_does_not_count(
     base: Image, names: list[str], host: Any
 ) -> None:
-    one = contained(base, names[0], stop="true", stop_timeout_s=1.0)
-    here = host(one)
+    one = contained(base, names[0], stop="true")
+    here = host(one, patience=Patience(settle_s=0.2))
     here.run(names[0])
     with pytest.raises(ProviderError, match="container still running"):
         here.changes.stop(one.name)

@@ -26,9 +26,11 @@ from small_provider import provider
 from remote_resident import processes, room
 from remote_resident.admission import Holder, Memory, Readings
 from remote_resident.endpoints import dispatch, listener, memory, panel
+from remote_resident.endpoints.service import Patience
 from remote_resident.errors import ProviderError, UsageError
 from remote_resident.supervisor import ResidentWorker
 
+SOON = Patience(settle_s=0.2, dead_s=0.5, dying_s=0.2, swept_s=0.2)
 HOLDS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.01)\n"
 
 
@@ -142,16 +144,19 @@ def test_two_asked_at_once_both_get_their_turn(host: Any) -> None:
     assert [call.end().lines[-1]["exit_code"] for call in calls] == [0, 0]
 
 
-def test_a_request_during_a_stop_waits_for_it_and_starts_anew(host: Any) -> None:
-    here = host(endpoint(stop=f"sleep 0.3\n{STOP}"))
+def test_a_request_during_a_stop_waits_for_it_and_starts_anew(
+    host: Any, tmp_path: Path
+) -> None:
+    stop = f"until [ -e '{tmp_path}/go' ]; do sleep 0.02; done\n{STOP}"
+    here = host(endpoint(stop=stop))
     here.run("a")
-    stopping = here.call("a", "import time; time.sleep(0.1)").until("ready")
     first = here.service().instance
     with here.owner.lock:
         here.owner.carry(here.owner.schedule.ask_stop("a-service", time.monotonic()))
-    stopping.end()
     here.until("stopping")
-    again = here.call("a").end()
+    again = here.call("a").until("stopping a-service")
+    (tmp_path / "go").touch()
+    again.end()
 
     assert again.phases()[:2] == ["stopping a-service", "starting a-service"]
     assert here.service().instance != first
@@ -189,7 +194,7 @@ def _answers(here: Host) -> int:
 
 
 def test_a_slow_answer_is_not_a_death(host: Any) -> None:
-    here = host(endpoint(start=start_script(slow_s=1.0)))
+    here = host(endpoint(start=start_script(slow_s=0.5)))
 
     assert here.run("a")[-1]["exit_code"] == 0
 
@@ -237,26 +242,35 @@ def test_a_start_that_fails_runs_the_stop_and_is_failed_until_it_is_cleared(
 
 
 def test_a_start_with_nothing_alive_is_noticed_long_before_its_time(host: Any) -> None:
-    here = host(endpoint(start="true", start_timeout_s=1800.0))
+    here = host(endpoint(start="true", start_timeout_s=1800.0), patience=SOON)
     port = here.owner.endpoints["a-service"].port
 
     assert str(refused(here)) == (
-        "a-service: start returned 0 and nothing of it was alive for 5.0 s, "
+        "a-service: start returned 0 and nothing of it was alive for 0.5 s, "
         f"a service on port {port} wanted"
     )
     assert here.state() == "failed"
+    assert Patience().dead_s == 5.0
+
+
+def never_ready(host: Any, start: str) -> tuple[Host, float, ProviderError]:
+    """Let a start pass its time, as short as lets its listener be seen."""
+    for limit_s in (1.0, 5.0, DEADLINE_S):
+        here = host(endpoint(start=start, start_timeout_s=limit_s))
+        error = refused(here)
+        if "no listener" not in str(error):
+            break
+    return here, limit_s, error
 
 
 def test_a_readiness_that_passes_its_time_fails_and_leaves_nothing(host: Any) -> None:
-    one = endpoint(start=start_script(ready_s=1000), start_timeout_s=4.0)
-    here = host(one)
-    error = refused(here)
+    here, limit_s, error = never_ready(host, start_script(ready_s=1000))
 
     assert (error.reason, str(error)) == (
         "not_ready",
-        "a-service: /ready: status 503 found after 4.0 s, 200 twice wanted",
+        f"a-service: /ready: status 503 found after {limit_s} s, 200 twice wanted",
     )
-    assert not listener.is_open(one.port or 0)
+    assert not listener.is_open(here.service().port)
     assert processes.members(here.service().instance) == []
 
 
@@ -274,8 +288,7 @@ def test_a_listener_that_is_not_of_this_start_is_not_ready(host: Any) -> None:
     # an orphan without an environment: nothing says whose it is
     script = start_script().replace("setsid '", "(setsid env -i '")
     script = script.replace(" &\n", " & echo $! > pid)\nsleep 1000\n", 1)
-    one = endpoint(start=script, start_timeout_s=4.0)
-    error = refused(host(one))
+    _, _, error = never_ready(host, script)
 
     assert error.reason == "not_ready"
     assert "a-service: /ready: a listener not of this start (pid " in str(error)
@@ -284,8 +297,8 @@ def test_a_listener_that_is_not_of_this_start_is_not_ready(host: Any) -> None:
 def test_a_stop_that_lies_is_failed_holds_all_others_and_heals_by_itself(
     host: Any,
 ) -> None:
-    a, b = endpoint("a", stop="true", stop_timeout_s=1.0), endpoint("b")
-    here = host(a, b)
+    a, b = endpoint("a", stop="true"), endpoint("b")
+    here = host(a, b, patience=SOON)
     here.run("a")
     pid = int(get(a.port))
     error = refused(here, "b")
@@ -315,7 +328,7 @@ def test_a_stop_that_returns_an_error_does_not_count(host: Any) -> None:
 
 
 def test_a_stop_past_its_time_is_ended_and_does_not_count(host: Any) -> None:
-    here = host(endpoint(stop="sleep 1000", stop_timeout_s=0.5))
+    here = host(endpoint(stop="sleep 1000", stop_timeout_s=0.5), patience=SOON)
     here.run("a")
     with pytest.raises(ProviderError, match=r"stop did not return within 0\.5 s"):
         here.changes.stop("a-service")
@@ -323,7 +336,7 @@ def test_a_stop_past_its_time_is_ended_and_does_not_count(host: Any) -> None:
 
 def test_a_process_that_outlives_its_stop_is_left_and_told(host: Any) -> None:
     start = f"setsid sleep 1000 &\n{start_script()}"
-    here = host(endpoint(start=start, stop_timeout_s=1.0))
+    here = host(endpoint(start=start), patience=SOON)
     here.run("a")
     with pytest.raises(ProviderError) as caught:
         here.changes.stop("a-service")
@@ -384,7 +397,7 @@ except OSError as exc:
 
 
 def test_a_cell_whose_service_died_is_told_and_ended(host: Any) -> None:
-    here = host(endpoint())
+    here = host(endpoint(), patience=SOON)
     call = here.call("a", "import time\nprint('cell', flush=True)\ntime.sleep(1000)")
     call.until("cell")
     os.kill(int(get(here.service().port)), 9)
@@ -484,8 +497,8 @@ def test_the_same_bytes_again_start_and_stop_nothing(host: Any) -> None:
 
 
 def test_old_bytes_whose_stop_fails_stay_registered(host: Any) -> None:
-    one = endpoint(stop="true", stop_timeout_s=1.0)
-    here = host(one)
+    one = endpoint(stop="true")
+    here = host(one, patience=SOON)
     here.run("a")
     with pytest.raises(ProviderError, match="port still bound"):
         here.register(endpoint(url=one.url))
@@ -517,13 +530,13 @@ def test_an_endpoint_that_nobody_asks_for_is_stopped_after_its_time(host: Any) -
 def test_a_caller_for_another_is_served_although_work_for_the_resident_keeps_coming(
     host: Any,
 ) -> None:
-    here = host(endpoint("a"), endpoint("b"), overtake_s=0.3)
+    here = host(endpoint("a"), endpoint("b"), overtake_s=0.2)
     here.run("a")
-    busy = here.call("a", "import time; time.sleep(0.2)").until("ready")
+    busy = here.call("a", argv=["sleep", "0.2"]).until("ready")
     other = here.call("b").until("waiting for a-service")
     calls = []
     while other.alive and "starting b-service" not in other.phases():
-        calls.append(here.call("a", "import time; time.sleep(0.2)"))
+        calls.append(here.call("a", argv=["sleep", "0.2"]))
         time.sleep(0.05)
 
     assert other.end().lines[-1]["exit_code"] == 0

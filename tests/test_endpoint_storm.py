@@ -36,11 +36,14 @@ class Storm:
             thread.start()
         for thread in threads:
             left = max(0.0, self.until - time.monotonic())
-            thread.join(left + DEADLINE_S + SLACK_S)
+            thread.join(left + 2 * DEADLINE_S + SLACK_S)
             assert not thread.is_alive(), "a call past every bound"
 
     def caller(self) -> None:
-        while time.monotonic() < self.until:
+        # a slow machine gets the time for some answers
+        while (now := time.monotonic()) < self.until or (
+            self.answered < CALLERS and now < self.until + DEADLINE_S
+        ):
             try:
                 self.call(random.choice("abc"))
             except ProviderError as exc:
@@ -109,8 +112,8 @@ def storm(tmp_path: Path, seconds: float) -> Storm:
             host.changes.stop(f"{name}-service")
             assert processes.members(host.service(name).instance) == []
         assert [e.name for e in endpoints if listener.is_open(e.port or 0)] == []
-        table = processes.process_table().values()
         wait_for(lambda: not host.owner.schedule.running)
+        table = processes.process_table().values()
         assert [p for p in table if (p.instance or "").startswith(prefix())] == []
         assert host.owner.schedule.waiting == []
     finally:
@@ -121,7 +124,7 @@ def storm(tmp_path: Path, seconds: float) -> Storm:
 def test_a_storm_of_callers_meets_never_two_residents_and_loses_no_call(
     tmp_path: Path,
 ) -> None:
-    blown = storm(tmp_path, 8.0)
+    blown = storm(tmp_path, 4.0)
 
     assert blown.answered > 0
 

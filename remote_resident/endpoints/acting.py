@@ -24,7 +24,6 @@ and the first process of a container is not always known."""
 _TWICE_S = 0.1
 _FREE_FIRST_S, _FREE_LAST_S = 0.25, 2.0
 """How often what a failed stop left is looked for: each look may ask an engine."""
-_SWEPT_S = 2.0
 
 
 class Owner(Protocol):
@@ -143,6 +142,7 @@ def _until_ready(owner: Owner, one: Service, deadline: float) -> None:
         run=one.run,
         deadline=deadline,
         cut=one.cut.is_set,
+        dead_s=one.patience.dead_s,
     )
     one.listener = watching.until_ready()
     owner.report(one, Event.READY)
@@ -246,7 +246,7 @@ def _cleaned(one: Service) -> str | None:
     """Stop what a start that failed or a service that died has left, whatever it says."""
     fault = service.stop(one, settle=False)
     service.sweep(one)
-    rest = service.left(one, _SWEPT_S)
+    rest = service.left(one, one.patience.swept_s)
     if not rest:
         return None
     return fault or f"{one.endpoint.name}: stop returned 0, {', '.join(rest)}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from remote_resident.endpoints import acting, memory, notes
 from remote_resident.endpoints.cell import Cell
 from remote_resident.endpoints.record import Endpoint
-from remote_resident.endpoints.service import SETTLE_S, Service
+from remote_resident.endpoints.service import Patience, Service
 from remote_resident.endpoints.store import Store
 from remote_resident.endpoints.swap import (
     Caller,
@@ -28,8 +28,6 @@ from remote_resident.endpoints.swap import (
 from remote_resident.endpoints.tickets import Ticket, Word, error_of
 from remote_resident.errors import ProviderError
 
-_DYING_S = 2.0
-"""How long a cell may take to end by itself once its service has died."""
 _LONGEST_WAIT_S = 60.0
 _ENDINGS = frozenset({Event.STOPPED, Event.STOP_FAILED})
 
@@ -47,6 +45,7 @@ class Owner:
         overtake_s: float,
         by_memory: bool = False,
         host: memory.Host | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.store = store
         self.host = host or memory.Host()
@@ -59,6 +58,7 @@ class Owner:
         self.endings: dict[str, list[Failure | None]] = {}
         """What every stop of an endpoint came to."""
         self._by_memory = by_memory
+        self._patience = patience or Patience()
         self._tickets: dict[int, Ticket] = {}
         self._numbers = itertools.count(1)
         self._states: dict[str, tuple[State, float]] = {}
@@ -127,7 +127,7 @@ class Owner:
             limit_s = max((e.stop_timeout_s for e in found), default=0.0)
             self.until(
                 lambda: all(self.is_down(name) for name in names),
-                limit_s + SETTLE_S + _LONGEST_WAIT_S,
+                limit_s + self._patience.settle_s + _LONGEST_WAIT_S,
             )
         for name in names:
             # the process may end before the thread that stopped it has
@@ -284,7 +284,9 @@ class Owner:
             next=f"tu remote endpoint logs {name}",
         )
         for cell in self.cut_cells(name, failure):
-            timer = threading.Timer(_DYING_S, cell.end, [error_of(failure)])
+            timer = threading.Timer(
+                self._patience.dying_s, cell.end, [error_of(failure)]
+            )
             timer.daemon = True
             timer.start()
 
@@ -365,7 +367,11 @@ class Owner:
 
     def _set_off(self, order: Order) -> None:
         name = order.name
-        new = Service(endpoint=self.endpoints[name], instance=os.urandom(8).hex())
+        new = Service(
+            endpoint=self.endpoints[name],
+            instance=os.urandom(8).hex(),
+            patience=self._patience,
+        )
         if order.verb is Verb.START:
             self.services[name] = new
             self._act(new, acting.start)
@@ -430,7 +436,7 @@ class Owner:
             spent = time.time() - service.begun
             return max(0.0, service.endpoint.start_timeout_s - spent)
         if state is State.STOPPING:
-            return service.endpoint.stop_timeout_s + SETTLE_S
+            return service.endpoint.stop_timeout_s + self._patience.settle_s
         cells = [t.cell for t in self._tickets.values() if t.caller.name == name]
         ends = [cell.deadline for cell in cells if cell is not None]
         left = max((end - time.monotonic() for end in ends), default=0.0)

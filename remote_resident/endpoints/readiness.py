@@ -112,6 +112,7 @@ class Watch:
     deadline: float
     """By the monotonic clock."""
     cut: Callable[[], bool]
+    dead_s: float = DEAD_S
     env: Mapping[str, str] = field(init=False)
     seen: str = _NOBODY
     listener: Listener | None = None
@@ -201,11 +202,11 @@ class Watch:
     def _refuse_dead(self, now: float) -> None:
         if alive(self.endpoint, self.instance, self.env):
             self._alive = now
-        elif now - self._alive >= DEAD_S:
+        elif now - self._alive >= self.dead_s:
             raise NotReady(
                 reason="start_failed",
                 text=f"{self.endpoint.name}: start returned 0 and nothing of it was "
-                f"alive for {DEAD_S} s, a service on port {self.endpoint.port} wanted",
+                f"alive for {self.dead_s} s, a service on port {self.endpoint.port} wanted",
             )
 
 

@@ -10,6 +10,7 @@ from remote_resident import processes
 from remote_resident.endpoints import containers, listener
 from remote_resident.endpoints.cut import Cut
 from remote_resident.endpoints.listener import Listener, Owner
+from remote_resident.endpoints.readiness import DEAD_S
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.scripts import Run, environment, finish
 from remote_resident.errors import ProviderError
@@ -22,6 +23,19 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.005, 0.1
 _SWEEP_GRACE_S = 5.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long, in seconds, what is on its way out may take."""
+
+    settle_s: float = SETTLE_S
+    dead_s: float = DEAD_S
+    """How long nothing of a start may be alive."""
+    dying_s: float = 2.0
+    """How long a cell may take to end by itself once its service has died."""
+    swept_s: float = 2.0
+    """How long what was ended may still be seen."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Service:
     """A run of an endpoint: its instance, and what this daemon knows of it."""
@@ -29,6 +43,7 @@ class Service:
     endpoint: Endpoint
     """As it was when it was started: its own bytes stop it."""
     instance: str
+    patience: Patience = Patience()
     begun: float = field(default_factory=time.time)
     """Seconds since the epoch."""
     asked: bool = False
@@ -95,7 +110,9 @@ def stop(service: Service, *, settle: bool = True) -> str | None:
     except OSError as exc:
         return f"{endpoint.name}: stop cannot be run: {exc}"
     status = finish(run, endpoint.stop_timeout_s, _still(service.orphans))
-    spare_s = min(SETTLE_S, max(_LEAST_SETTLE_S, until - time.monotonic()))
+    spare_s = min(
+        service.patience.settle_s, max(_LEAST_SETTLE_S, until - time.monotonic())
+    )
     rest = left(service, spare_s if settle else 0.0)
     if service.run is not None:
         service.run.poll()

@@ -1,6 +1,7 @@
 """A small service: `small.py PORT NAME=VALUE...`, standard library, starts fast.
 
-`bind_s`, `ready_s`: seconds until it listens, until its route says 200. `slow_s`: how
+`bind_s`, `ready_s`: seconds until it listens, until its route says 200; `after`: a file
+without which it does not. `slow_s`: how
 long each answer takes. `once`: 200 once, then 503 for this many answers. `alone`: a file
 that only one service at a time may lock; who finds it locked writes to `FILE.two`.
 `tells`: a file for the time at which it listens. `stays`: ignores SIGTERM. `silent`: connections are taken and not answered this many times.
@@ -39,6 +40,7 @@ def answer(sock: socket.socket) -> None:
             answers += 1
             time.sleep(float(options.get("slow_s", 0)))
             late = time.monotonic() - begun < float(options.get("ready_s", 0))
+            late = late or not os.path.exists(options.get("after", "/"))  # noqa: PTH110 - starts fast
             flaps = 1 < answers <= 1 + int(options.get("once", 0))
             status = 503 if late or flaps else 200
         head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n\r\n"
