@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remote_resident import places
 from remote_resident.errors import WorkerStartError
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
 
 WINDOW_S = 600.0
 FAILURES = 3
@@ -42,18 +45,18 @@ class History:
     path: Path
     clock: Callable[[], float] = time.time
 
-    def refuse(self, slug: str, inputs: str) -> None:
+    def refuse(self, manifest: "ProviderManifest", inputs: str) -> None:
         """Raise WorkerStartError (`crash_loop`) while further starts are refused."""
         record = self._read(inputs)
         left = record.until - self.clock()
         # a clock that was put back must not refuse for longer than the longest wait
         if 0 < left <= LONGEST_WAIT_S:
             raise WorkerStartError(
-                f"{slug}: {len(record.failures)} failed starts, the last: "
+                f"{manifest.slug}: {len(record.failures)} failed starts, the last: "
                 f"{record.last_error}; the next start is refused for {left:.1f} s, "
                 "until what it starts from changes, or until it is restarted",
                 reason="crash_loop",
-                next=f"tu remote restart {slug}",
+                next=f"tu remote restart {manifest.named}",
             )
 
     def failed(self, inputs: str, error: str) -> None:

@@ -1,5 +1,6 @@
 """What can be wrong, as data: problems, the closed list of reasons, the exceptions."""
 
+import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,29 @@ REASONS: frozenset[str] = frozenset(
     "unknown_name interrupted internal".split()
 )
 """Every reason token there is; docs/reasons.md lists each with its cure."""
+
+_NEXT_OF = {
+    "tu remote --help": "unknown_name",
+    "tu remote list": "bad_request too_large wrong_mode",
+    "tu remote room": "no_room budget_unknown not_shareable capacity_too_small",
+    "tu remote ps": "crash_loop queue_full request_timeout worker_died stopping "
+    "protocol_error not_running start_timeout start_failed stale_worker socket_path "
+    "locked request_failed timeout",
+    "tu remote job list": "job_exists bad_job_id cancelled lost unauthorized",
+    "tu remote endpoint list": "not_connected not_approved lint port_taken not_ready "
+    "stop_failed cell_failed cell_timeout",
+    "df -h": "disk_full",
+}
+NEXT: dict[str, str] = {
+    **dict.fromkeys(REASONS - {"interrupted"}, "tu remote check"),
+    **{
+        reason: command
+        for command, reasons in _NEXT_OF.items()
+        for reason in reasons.split()
+    },
+}
+"""What to type where the one who refused names nothing nearer; who interrupts a command
+knows what to do."""
 
 OK, REFUSED, OUR_ERROR, USAGE = 0, 1, 2, 3
 """Exit codes; 130 and 143 are the signals'."""
@@ -72,7 +96,10 @@ class Problem:
 
 
 class ProviderError(Exception):
-    """Base of all that is refused with a reason; `next` is the command to type."""
+    """Base of all that is refused with a reason; `next` is the command to type.
+
+    None only where the reason is `interrupted`.
+    """
 
     default_reason = "internal"
     exit_code = REFUSED
@@ -89,7 +116,8 @@ class ProviderError(Exception):
         self.problems = list(problems)
         first = self.problems[0] if self.problems else None
         self.reason = reason or (first.reason if first else self.default_reason)
-        self.next = next or (first.next if first else None)
+        told = [next, *(problem.next for problem in self.problems)]
+        self.next = builtins.next(filter(None, told), NEXT.get(self.reason))
 
 
 def summary(problems: Sequence[Problem]) -> str:

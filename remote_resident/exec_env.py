@@ -340,8 +340,11 @@ def _interpreter(manifest: "ProviderManifest") -> Path:
     declared = manifest.env_python or "(none)"
     python = manifest.python_executable()
     variable = manifest.python_variable()
-    step = f"doit env:{manifest.slug}"
-    way_on = step if manifest.env_lock else f"export {variable}=/path/to/python"
+    way_on = (
+        manifest.env_command()
+        if manifest.env_lock
+        else f"export {variable}=/path/to/python"
+    )
     if python is None:
         raise ExecEnvironmentError(
             f"{manifest.slug}: [env] python = {declared}: "

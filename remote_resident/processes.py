@@ -140,6 +140,13 @@ def members(instance: str) -> list[int]:
     return sorted(_members(instance, process_table(), set()))
 
 
+def stopped(instance: str) -> int | None:
+    """Give the first process of an instance that a signal has stopped; None: none."""
+    table = process_table()
+    found = _members(instance, table, set())
+    return min((pid for pid in found if table[pid].state == "T"), default=None)
+
+
 def end_all(
     instance: str,
     *,

@@ -394,8 +394,10 @@ def end(holder: Holder) -> None:
     """Ask an idle worker to stop, wait, and end what is left of its instance."""
     import contextlib
 
-    from remote_resident import processes
+    from remote_resident import processes, start_lock
 
+    if holder.instance is not None and holder.socket is not None:
+        start_lock.note_stopped(Path(holder.socket), holder.instance)
     with contextlib.ExitStack() as stack:
         fds = []
         for pid in holder.pids:

@@ -1,17 +1,25 @@
 """The start of a worker: take the one that answers, else make room and spawn one."""
 
 import contextlib
-import fcntl
 import os
 import select
+import shlex
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import client, crashes, places, processes, spawn, start_command
+from remote_resident import (
+    client,
+    crashes,
+    places,
+    processes,
+    spawn,
+    start_command,
+    start_lock,
+)
 from remote_resident.errors import (
     ProviderError,
     WorkerRequestError,
@@ -33,11 +41,20 @@ CLEARED_S = 10.0
 """How long the end of a failed start is waited for."""
 END_GRACE_S = 2.0
 """How long what a worker left behind may take to heed SIGTERM."""
-_NAME_BYTES = 64
-"""More than the name of an instance takes."""
 _LOOK_MS = 50
 UNOWNED_IDLE_S = 900.0
 """Idleness after which a worker that nobody owns leaves, where none is declared."""
+
+
+class Stage(StrEnum):
+    """What a start waits for."""
+
+    LOCK = "another start of it, which has the lock {lock}"
+    ANSWER = "who is on {socket} to answer"
+    EARLIER = "the end of an earlier worker of it"
+    WEIGHTS = "the look at its weights"
+    ROOM = "the word on whether there is room"
+    LOAD = "its load"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +81,8 @@ class Starter:
     """The worker that this process holds, alive or not; during `hold` only."""
     turn: int = -1
     """Descriptor of the lock, whose file names the instance that loads; as `known`."""
+    stage: Stage | None = None
+    """What it waits for; None: nothing starts."""
 
     @property
     def slug(self) -> str:
@@ -89,12 +108,36 @@ class Starter:
         self.known = known
         try:
             places.ensure(self.socket_path.parent)
-            lock = self.socket_path.with_name(f"{self.socket_path.name}.lock")
-            with _locked(lock) as self.turn:
+            self.stage = Stage.LOCK
+            with start_lock.taken(start_lock.path_of(self.socket_path)) as self.turn:
+                self.stage = Stage.ANSWER
                 there = self._adopted(inputs) or self._joined(inputs)
                 return there or self._start(inputs)
         finally:
-            self.known, self.turn = None, -1
+            self.known, self.turn, self.stage = None, -1, None
+
+    def not_yet(self, waited_s: float) -> WorkerStartError:
+        """Give the refusal for who waited long enough: what is really waited for."""
+        stage = self.stage or Stage.ANSWER
+        lock = start_lock.path_of(self.socket_path)
+        waits = stage.format(lock=lock, socket=self.socket_path)
+        next_ = None
+        if stage is Stage.LOCK:
+            next_ = f"fuser -v {shlex.quote(str(lock))}"
+        if stage in (Stage.LOCK, Stage.LOAD):
+            loading = start_lock.loading_on(self.socket_path)
+            stopped = processes.stopped(loading) if loading else None
+            if stopped is not None:
+                waits = f"worker {stopped}, which loads and is stopped (state T)"
+                next_ = f"kill -CONT {stopped}"
+            elif loading and processes.members(loading):
+                waits, next_ = Stage.LOAD.value, None
+        return WorkerStartError(
+            f"{self.slug}: not started after {waited_s} s, at most so long wanted by the "
+            f"caller; it waits for {waits}, and goes on",
+            reason="request_timeout",
+            next=next_ or f"tu remote logs {self.manifest.named}",
+        )
 
     def is_ours(self, instance: processes.Instance) -> bool:
         """Say whether an instance was started for this socket."""
@@ -123,7 +166,7 @@ class Starter:
                 f"{self.slug}: the worker {there.pid} was started from other inputs "
                 f"({there.inputs}) than there are now ({inputs}) and is busy",
                 reason="stale_worker",
-                next=f"tu remote restart {self.slug}",
+                next=f"tu remote restart {self.manifest.named}",
             )
         self._retire(there)
         return None
@@ -161,13 +204,18 @@ class Starter:
 
     def _joined(self, inputs: str) -> Held | None:
         """Wait for a load whose starter is gone; None: there is none, or it ended."""
-        loading = os.pread(self.turn, _NAME_BYTES, 0).decode(errors="replace")
+        loading = start_lock.loading(self.turn)
         for seen in processes.instances(self.slug, self.tree) if loading else ():
             wanted = (loading, inputs)
             if (seen.instance, seen.marks.get("inputs")) != wanted or seen.abandoned:
                 continue
-            if seen.leader is not None and self.is_ours(seen):
-                return self._adopted(inputs) if self._accepts(seen.leader.pid) else None
+            if seen.leader is None or not self.is_ours(seen):
+                continue
+            self.stage = Stage.LOAD
+            if self._accepts(seen.leader.pid):
+                return self._adopted(inputs)
+            if start_lock.was_stopped(self.turn, loading):
+                raise self._stopped()
         return None
 
     def _accepts(self, pid: int) -> bool:
@@ -191,14 +239,9 @@ class Starter:
         finally:
             os.close(pidfd)
 
-    def _note_loading(self, instance: str) -> None:
-        """Write which instance loads where the next one in the lock's turn looks."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self.turn, 0)
-            os.pwrite(self.turn, instance.encode(), 0)
-
     def _retire(self, there: Found) -> None:
         """See off an idle worker of other inputs, or one that is leaving anyway."""
+        self.stage = Stage.EARLIER
         if not there.leaving:
             with contextlib.suppress(client.Gone, client.Silent, client.ProtocolError):
                 client.ask(self.socket_path, "stop", self.ping_s)
@@ -226,8 +269,10 @@ class Starter:
 
     def _start(self, inputs: str) -> Held:
         stops = self.stops
-        self.crashes.refuse(self.slug, inputs)
+        self.crashes.refuse(self.manifest, inputs)
+        self.stage = Stage.EARLIER
         self._end_earlier()
+        self.stage = Stage.WEIGHTS
         start_command.refuse_bad_weights(self.manifest)
         instance = self.instance = start_command.new_instance()
         plan = self._plan(instance, inputs)
@@ -235,14 +280,15 @@ class Starter:
         child: spawn.Child | None = None
         cli = plan.environment.container_cli()
         try:
+            self.stage = Stage.ROOM
             with start_command.admitted(self.admit, self) as device:
                 began = time.monotonic()
+                # before it can be seen: who ends it finds its name here
+                start_lock.note(self.turn, instance)
                 child = self._spawn(plan, device)
-                self._note_loading(instance)
+            self.stage = Stage.LOAD
             if self.stops != stops:
-                raise WorkerStartError(
-                    f"{self.slug}: stopped during the start", reason="stopping"
-                )
+                raise self._stopped()
             outcome = child.wait_ready(
                 self.manifest.runtime_start_timeout_s, self.socket_path
             )
@@ -250,13 +296,13 @@ class Starter:
                 raise self._not_started(child, outcome, stops)
         except BaseException as exc:
             self._clear(instance, child, cli)
-            self._note_loading("")
+            start_lock.note(self.turn, "")
             if isinstance(exc, _Failed) and exc.counts:
                 # history may refuse; it may not stand in the way of the reason
                 with contextlib.suppress(OSError, ProviderError):
                     self.crashes.failed(inputs, exc.short)
             raise
-        self._note_loading("")
+        start_lock.note(self.turn, "")
         with contextlib.suppress(OSError):
             self.crashes.forget()
         started = Started(
@@ -311,6 +357,7 @@ class Starter:
             raise _Failed(
                 f"{self.slug}: {command.argv[0]}: {exc.strerror}, a program wanted",
                 reason="start_failed",
+                next=f"tu remote check {self.manifest.named}",
                 short=f"{command.argv[0]}: {exc.strerror}",
                 counts=True,
             ) from None
@@ -323,6 +370,8 @@ class Starter:
     def _not_started(
         self, child: spawn.Child, outcome: spawn.Outcome, stops: int
     ) -> WorkerStartError:
+        if self.stops != stops or start_lock.was_stopped(self.turn, str(self.instance)):
+            return self._stopped()
         after = time.monotonic() - child.began
         if outcome.kind == "ended":
             said = (
@@ -339,13 +388,21 @@ class Starter:
             f", its last lines:{tail}" if tail else ", to which it wrote nothing"
         )
         reason = "start_failed" if outcome.kind == "ended" else "start_timeout"
-        stopped = self.stops != stops
         return _Failed(
             text,
-            reason="stopping" if stopped else reason,
+            reason=reason,
+            next=f"tu remote logs {self.manifest.named}",
             short=said,
             # ended from outside says nothing of the next start
-            counts=not stopped and outcome.returncode != -signal.SIGTERM,
+            counts=outcome.returncode != -signal.SIGTERM,
+        )
+
+    def _stopped(self) -> WorkerStartError:
+        return WorkerStartError(
+            f"{self.slug}: a stop or a restart of it ended the load; "
+            "what is asked again starts a new one",
+            reason="stopping",
+            next="tu remote ps",
         )
 
     def _clear(self, instance: str, child: spawn.Child | None, cli: str | None) -> None:
@@ -368,32 +425,9 @@ class Starter:
 class _Failed(WorkerStartError):
     """A process was started and did not come to accept: what a crash loop is made of."""
 
-    def __init__(self, message: str, *, reason: str, short: str, counts: bool) -> None:
-        super().__init__(message, reason=reason)
+    def __init__(
+        self, message: str, *, reason: str, next: str, short: str, counts: bool
+    ) -> None:
+        super().__init__(message, reason=reason, next=next)
         self.short = short
         self.counts = counts
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Hold a lock that ends with its holder, in a fork and in what is executed too.
-
-    Gives its descriptor.
-    Raises WorkerStartError (`disk_full`, `locked`) where the file cannot be used.
-    """
-    try:
-        fd = spawn.keep_private(places.open_lock(path))
-    except ProviderError as error:
-        raise _unusable(error) from None
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        except OSError as exc:
-            raise _unusable(places.unusable_lock(path, exc)) from None
-        yield fd
-    finally:
-        spawn.close_private(fd)
-
-
-def _unusable(error: ProviderError) -> WorkerStartError:
-    return WorkerStartError(str(error), reason=error.reason, next=error.next)

@@ -1,17 +1,26 @@
 """What a command answers: a document for programs, text for people, an exit code."""
 
-import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from remote_resident.errors import OK, OUR_ERROR, REFUSED, ProviderError
 
+_DOIT = re.compile(r"\bdoit (setup|check|report|room|env|verify|accept|lock):(\S+)")
+"""doit's commands work in a checkout, those of `tu` in any directory."""
 
-class Asked(argparse.Namespace):
+
+class Asked:
     """What was typed: the options of all commands, and one command's own."""
+
+    def __init__(self, **typed: Any) -> None:
+        self.__dict__.update(typed)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
 
     tree: str | None
     json: bool
@@ -35,18 +44,37 @@ class Answer:
 
 def failure(exc: ProviderError) -> Answer:
     """Give the answer to what could not be run at all."""
+    next_ = exc.next and _DOIT.sub(r"tu remote \1 \2", exc.next)
     document = {
         "ok": False,
         "reason": exc.reason,
         "error": str(exc),
         "problems": [problem.as_dict() for problem in exc.problems],
-        "next": exc.next,
+        "next": next_,
     }
     said = str(exc)
     lines = [said if said.startswith("tu ") else f"tu: {said}"]
     lines += [f"  {p.reason}: {p.text}" for p in exc.problems if p.text != said]
-    lines += [f"next: {exc.next}"] if exc.next else []
-    return Answer(document=document, notes="\n".join(lines), code=exc.exit_code)
+    lines += [f"next: {next_}"] if next_ else []
+    notes = "\n".join(map(_indented, lines))
+    return Answer(document=document, notes=notes, code=exc.exit_code)
+
+
+def escaped(text: str) -> str:
+    """Give a text whose control codes can be read and move nothing; lines stay lines."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\t\n" else ascii(c)[1:-1] for c in text
+    )
+
+
+def _indented(text: str) -> str:
+    """Set further lines in: what a model said is not to be taken for a line of ours."""
+    first, *more = text.split("\n")
+    return "\n".join(
+        [first, *(line if line.startswith("    ") else f"    {line}" for line in more)]
+    )
 
 
 def our_error(exc: BaseException) -> Answer:
@@ -74,11 +102,12 @@ def our_error(exc: BaseException) -> Answer:
 def emit(answer: Answer, *, as_json: bool, stdout: TextIO) -> int:
     """Write an answer where it belongs and give its exit code.
 
-    A reader that has left (a pipe to head) is no error.
+    A reader that has left (a pipe to head) is no error. What a person reads may hold
+    what a model or another user wrote, and steers no terminal.
     """
     if answer.notes:
-        _write(sys.stderr, answer.notes)
-    text = answer.text
+        _write(sys.stderr, escaped(answer.notes))
+    text = escaped(answer.text) if stdout.isatty() else answer.text
     if as_json:
         import json
 

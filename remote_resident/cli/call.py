@@ -53,7 +53,15 @@ def run(asked: Asked) -> Answer:
         reply = _reply(asked, provider, payload)
     finally:
         screen.close()
-    return Answer(document=reply, text=json.dumps(reply, indent=2, ensure_ascii=False))
+    return Answer(document=reply, text=_readable(reply))
+
+
+def _readable(reply: dict[str, Any]) -> str:
+    """Write a reply for a person, as JSON that steers no terminal."""
+    text = json.dumps(reply, indent=2, ensure_ascii=False)
+    return "".join(
+        c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text
+    )
 
 
 def _reply(
@@ -63,7 +71,7 @@ def _reply(
         raise UsageError(
             f"{provider.slug}: mode jobs found, resident or subprocess wanted",
             reason="bad_request",
-            next=f"tu remote job run {provider.slug}",
+            next=f"tu remote job run {provider.named}",
         )
     if provider.runtime_mode == "subprocess":
         from remote_resident.once import run_once

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from remote_resident.cli import numbers, tree
-from remote_resident.cli.answer import Answer, Asked
+from remote_resident.cli.answer import Answer, Asked, escaped
 from remote_resident.errors import ProviderError
 
 _LOOK_S = 0.25
@@ -36,14 +36,13 @@ def run(asked: Asked) -> Answer:
         raise ProviderError(
             f"{path}: {exc.strerror}, the log of a worker of {provider.slug} wanted",
             reason="not_running",
-            next=f"tu remote restart {provider.slug}",
+            next=f"tu remote restart {provider.named}",
         ) from None
     with log:
         lines = [line.rstrip("\n") for line in deque(log, asked.lines)]
         if asked.follow:
             _follow(asked, path, log, lines)
-    text = "\n".join(_shown(asked, line) for line in lines)
-    return Answer(document={"log": str(path), "lines": lines}, text=text)
+    return Answer(document={"log": str(path), "lines": lines}, text="\n".join(lines))
 
 
 def _follow(asked: Asked, path: Path, log: TextIO, lines: list[str]) -> None:
@@ -73,8 +72,3 @@ def _show(asked: Asked, line: str) -> None:
 def _shown(asked: Asked, line: str) -> str:
     """Give a line as the model wrote it; to a terminal, with its control codes shown."""
     return escaped(line) if asked.stdout.isatty() else line
-
-
-def escaped(line: str) -> str:
-    """Give a line whose control codes can be read and move nothing."""
-    return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in line)

@@ -23,7 +23,7 @@ def arguments(parser: Any) -> None:
 def run(asked: Asked) -> Answer:
     """Ask the worker in the provider's own environment; no job is run."""
     from remote_resident import manifest
-    from remote_resident.jobs.host import refuse_mode
+    from remote_resident.jobs.provider import refuse_mode
 
     provider = manifest.find(tree.data(asked), asked.slug)
     refuse_mode(provider)
@@ -63,5 +63,5 @@ def _none(provider: "ProviderManifest", said: str) -> ProviderError:
     return ProviderError(
         f"{provider.slug}: {said} found, an OpenAPI document of its worker wanted",
         reason="start_failed",
-        next=f"doit setup:{provider.slug}",
+        next=f"tu remote setup {provider.named}",
     )
