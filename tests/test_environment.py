@@ -303,6 +303,8 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.parent.mkdir()
     program.write_text(
         f"""#!/bin/sh
+[ "$1" = ps ] && [ -e "{images}" ] && exit 0
+[ -e "{images}" ] || {{ echo "cannot connect to the daemon" >&2; exit 1; }}
 for image; do :; done
 while read name digests; do
   [ "$name" = "$image" ] && echo "$digests" && exit 0
@@ -342,6 +344,20 @@ def test_an_image_is_there_and_at_its_digest(
         assert problems[0].text == (
             f"m: [env] image = 'box@{WANTED}': digest {OTHER} found, {WANTED} wanted"
         )
+
+
+def test_an_engine_that_cannot_be_used_is_not_an_image_that_is_missing(
+    tmp_path: Path, docker: Path
+) -> None:
+    assert not docker.exists()
+    root = tree(tmp_path / "t", toml=DOCKER.replace("IMAGE", 'image = "box"'))
+
+    (problem,) = environment.problems(provider(root))
+
+    assert problem.reason == "container_missing"
+    assert problem.text.endswith(
+        "docker ps: exit 1 (cannot connect to the daemon) found, an answer wanted"
+    )
 
 
 def test_an_apptainer_image_that_is_not_there_is_named(tmp_path: Path) -> None:
