@@ -1,7 +1,10 @@
 """Fixtures that every test file may use."""
 
+import importlib.util
+import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,21 @@ def home(
     place.chmod(0o700)
     monkeypatch.setenv("TU_REMOTE_HOME", str(place))
     monkeypatch.delenv("TU_REMOTE_TREE", raising=False)
+    return place
+
+
+@pytest.fixture(scope="session")
+def model_env(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make one model's environment with pip; a test takes out again what it installs."""
+    place = tmp_path_factory.mktemp("model") / "with space"
+    ours = importlib.util.find_spec("pip")
+    venv.create(place, symlinks=True, with_pip=ours is None)
+    if ours is not None and ours.origin is not None:
+        # compiled already: ensurepip takes seconds for that
+        found = Path(ours.origin).parents[1]
+        (site,) = place.glob("lib/python3*/site-packages")
+        for part in ("pip", *(path.name for path in found.glob("pip-*.dist-info"))):
+            shutil.copytree(found / part, site / part)
     return place
 
 

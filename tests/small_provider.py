@@ -11,7 +11,7 @@ from remote_resident import manifest
 from remote_resident.manifest import ProviderManifest
 
 WORKERS = Path(__file__).with_name("workers")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def until(true: Callable[[], object], what: str) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -36,15 +37,14 @@ pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="no git here")
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the model's environment once; each test takes what it installs out again."""
-    place = tmp_path_factory.mktemp("env") / "with space"
-    subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    return place / "bin/python"
+def python(model_env: Path) -> Path:
+    return model_env / "bin/python"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_installed(python: Path) -> None:
+def _nothing_installed(python: Path) -> Iterator[None]:
+    """Take out again what a test installs."""
+    yield
     for site in python.parent.parent.glob("lib/python3*/site-packages"):
         for left in site.glob("tiny_opt*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -70,12 +70,30 @@ def provider(
     return manifest.load(path, tree)
 
 
+def in_a_container(one: ProviderManifest) -> ProviderManifest:
+    """Give the provider with an image, of which only the checkout is made."""
+    lines = one.path.read_text().splitlines()
+    image = 'kind = "docker"\nimage = "none"'
+    text = "\n".join(image if line.startswith("python") else line for line in lines)
+    one.path.write_text(text)
+    return manifest.load(one.path, one.tree)
+
+
 def reasons(one: ProviderManifest) -> list[str]:
     return [problem.reason for problem in kit.problems(one)]
 
 
 def checkout(one: ProviderManifest) -> Path:
     (place,) = [p for p in kit_places() if not p.name.startswith(".")]
+    return place
+
+
+def planted(one: ProviderManifest, origin: Path) -> Path:
+    """Put a checkout where a setup has it; nothing is installed."""
+    commit = small_kit.git(origin, "rev-parse", "HEAD")
+    place = places.ensure(places.cache_dir() / "kits") / commit
+    small_kit.git(origin, "clone", "-q", str(origin), str(place))
+    assert reasons(one) == ["kit_not_installed"]
     return place
 
 
@@ -108,7 +126,7 @@ def test_a_kit_is_fetched_and_installed_from_its_commit(
     assert drive(kit.make(one))[1].verdict == "present"
 
 
-def test_a_force_push_changes_nothing_that_is_here(
+def test_a_force_push_changes_nothing_and_a_newer_commit_lands_beside(
     tmp_path: Path, origin: Path, python: Path
 ) -> None:
     one = provider(tmp_path / "tree", origin, python)
@@ -121,12 +139,6 @@ def test_a_force_push_changes_nothing_that_is_here(
     text = (checkout(one) / "tiny/tiny_opt/__init__.py").read_text()
     assert text == "FACTOR = 1\n"
 
-
-def test_a_newer_commit_lands_beside_and_is_installed_instead(
-    tmp_path: Path, origin: Path, python: Path
-) -> None:
-    one = provider(tmp_path / "tree", origin, python)
-    drive(kit.make(one))
     newer = {"tiny/tiny_opt/__init__.py": "FACTOR = 2\n"}
     commit = small_kit.commit(origin, newer)
     other = provider(tmp_path / "tree", origin, python, commit)
@@ -146,8 +158,7 @@ def test_a_dirty_checkout_is_refused_and_left(
     tmp_path: Path, origin: Path, python: Path, name: str, shown: str
 ) -> None:
     one = provider(tmp_path / "tree", origin, python)
-    drive(kit.make(one))
-    place = checkout(one)
+    place = planted(one, origin)
     (place / name).write_text("edited\n")
 
     _, result = drive(kit.make(one))
@@ -162,15 +173,14 @@ def test_a_checkout_of_another_commit_is_refused_and_left(
 ) -> None:
     one = provider(tmp_path / "tree", origin, python)
     commit = small_kit.git(origin, "rev-parse", "HEAD")
-    drive(kit.make(one))
-    moved = small_kit.commit(checkout(one), {"more": "x"})
+    place = planted(one, origin)
+    moved = small_kit.commit(place, {"more": "x"})
 
     _, result = drive(kit.make(one))
 
     assert (result.verdict, result.reason) == ("refused", "kit_wrong_commit")
-    text = f"m: {checkout(one)}: HEAD: {moved} found, {commit} wanted"
-    assert result.detail == text
-    assert (checkout(one) / "more").exists()
+    assert result.detail == f"m: {place}: HEAD: {moved} found, {commit} wanted"
+    assert (place / "more").exists()
 
 
 def test_a_directory_that_is_no_checkout_is_not_taken_for_one_above_it(
@@ -190,7 +200,7 @@ def test_without_a_git_nothing_is_said_of_the_checkout(
     tmp_path: Path, origin: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = provider(tmp_path / "tree", origin, python)
-    drive(kit.make(one))
+    planted(one, origin)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     (problem,) = kit.problems(one)
@@ -236,7 +246,7 @@ def test_hooks_of_the_caller_are_never_run(
     config.write_text(f'[core]\n\thooksPath = "{hooks}"\n')
     monkeypatch.setenv("HOME", str(tmp_path))
     config.rename(tmp_path / ".gitconfig")
-    one = provider(tmp_path / "tree", origin, python)
+    one = in_a_container(provider(tmp_path / "tree", origin, python))
 
     assert drive(kit.make(one))[1].verdict == "done"
     assert not ran.exists()

@@ -23,17 +23,9 @@ SEED = 20_251_129
 STEPS = ("preflight", "environment", "kit", "weights", "smoke")
 
 
-@pytest.fixture(scope="module")
-def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the model's environment once; a test takes out again what it installs."""
-    place = tmp_path_factory.mktemp("env") / "with space"
-    subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    return place
-
-
 @pytest.fixture
-def provider(tmp_path: Path, venv: Path) -> Iterator[Whole]:
-    found = whole(tmp_path, venv)
+def provider(tmp_path: Path, model_env: Path) -> Iterator[Whole]:
+    found = whole(tmp_path, model_env)
     yield found
     end_left(found)
     found.undo()

@@ -65,6 +65,8 @@ for name, count in (("a", 2**20), ("b", 100)):
         for _ in range(4):
             file.write(name.encode() * (count // 4))
             file.flush()
+    # as old as it is where it comes from: a young file is waited for
+    os.utime(path + ".part", (1.7e9, 1.7e9))
     os.rename(path + ".part", path)
     print("fetched", name, flush=True)
 """
