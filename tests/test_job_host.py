@@ -1,6 +1,7 @@
 """The host of jobs: every job ends as it should, whatever its worker does."""
 
 import os
+import shlex
 import signal
 import socket
 import sqlite3
@@ -94,7 +95,7 @@ class Site:
         self.file(f"{name}.go").touch()
 
     def lane(self, host: JobHost, slug: str) -> Lane:
-        return host._lanes[(str(self.tree), slug)]
+        return host._board.lanes[(str(self.tree), slug)]
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path)
     yield made
     for host in made.hosts:
-        host._over.set()
+        host._board.over.set()
     mine = [h for h in machine.holdings() if h.tree == str(made.tree)]
     for holder in mine:
         assert holder.instance is not None
@@ -125,7 +126,7 @@ def test_a_job_runs_and_is_remembered(site: Site) -> None:
     assert ended.results == ("file:///5",)
     assert ended.progress == {"percent": 50, "label": "half way", "timing": None}
     assert events(host, job) == got
-    assert [job.job_id for job in host.jobs()] == [job.job_id]
+    assert [job.job_id for job in host.jobs()[0]] == [job.job_id]
 
 
 def test_a_failed_job_costs_no_worker_and_nobody_elses_error(site: Site) -> None:
@@ -172,7 +173,7 @@ def test_an_id_that_is_none_is_refused_and_nothing_begins(
         host.submit("tiny", {}, job_id, tree=site.tree)
 
     assert caught.value.reason == "bad_job_id"
-    assert host.jobs() == []
+    assert host.jobs() == ([], 0)
 
 
 def deep(levels: int) -> list[Any]:
@@ -195,7 +196,7 @@ def test_params_that_no_worker_takes_are_refused_and_nothing_begins(
         host.submit("tiny", {"x": value}, tree=site.tree)
 
     assert caught.value.reason == "bad_request"
-    assert host.jobs() == []
+    assert host.jobs() == ([], 0)
 
 
 def test_a_result_of_any_shape_ends_its_job_and_keeps_nobody(site: Site) -> None:
@@ -246,7 +247,7 @@ def test_an_end_that_cannot_be_recorded_is_told_all_the_same(
     job = site.submit(host, "tiny", "one")
     site.began("one")
     with monkeypatch.context() as patch:
-        patch.setattr(host._records, "save", break_down)
+        patch.setattr(host._board.records, "save", break_down)
         site.go("one")
         got = events(host, job)
 
@@ -262,7 +263,8 @@ def test_only_a_provider_of_mode_jobs_takes_one(site: Site) -> None:
         host.submit("held", {}, tree=site.tree)
 
     assert str(caught.value) == "held: mode resident found, jobs wanted"
-    assert caught.value.next == "tu remote call held"
+    folder = site.tree / "manifests" / "held"
+    assert caught.value.next == f"tu remote call {shlex.quote(str(folder))} -"
 
 
 @pytest.mark.long
@@ -454,7 +456,7 @@ def test_a_quiet_job_of_a_worker_that_answers_is_not_lost(site: Site) -> None:
     host = site.host(liveness_s=1.0)
     site.submit(host, "tiny", "one")
     site.began("one")
-    live = host._live["one"]
+    live = host._board.live["one"]
 
     # silent on the stream for longer than it may, and alive by its health
     heard = live.heard
@@ -468,7 +470,7 @@ def test_hand_over_asks_all_at_once_and_waits_for_none(site: Site) -> None:
     site.provider()
     manifest = load(site.tree / "manifests/tiny/provider.toml", site.tree)
     host = site.host()
-    lane = host._lane_of(manifest)
+    lane = host._board.lane_of(manifest)
     silent = []
     lanes = []
     for number in range(6):
@@ -508,7 +510,7 @@ class OneSlot:
     @contextmanager
     def __call__(self, candidate: Any) -> Iterator[None]:
         assert self.host is not None
-        for live in list(self.host._live.values()):
+        for live in list(self.host._board.live.values()):
             slug = live.job.slug
             if slug != candidate.manifest.slug and live.job.state == "running":
                 raise AdmissionRefused(f"{slug} holds", verdict=None, reason="no_room")
@@ -630,9 +632,9 @@ def test_a_second_host_takes_up_what_the_first_had_in_hand(site: Site) -> None:
     site.submit(first, "tiny", "one")
     site.submit(first, "tiny", "two")
     site.began("one")
-    first._over.set()
-    for live in first._live.values():
-        first._save(live)
+    first._board.over.set()
+    for live in first._board.live.values():
+        first._board.save(live)
 
     second = site.host()
     site.go("one")
@@ -648,11 +650,11 @@ def test_what_ended_while_no_host_watched_is_lost_or_told(site: Site) -> None:
     first = site.host()
     site.submit(first, "tiny", "one")
     pid = site.began("one")
-    first._over.set()
-    first._lanes.clear()
-    with sqlite3.connect(first._records.path) as copy:
+    first._board.over.set()
+    first._board.lanes.clear()
+    with sqlite3.connect(first._board.records.path) as copy:
         rows = list(copy.execute("SELECT id, state FROM jobs"))
-    first._records.close()
+    first._board.records.close()
     os.kill(pid, signal.SIGKILL)
     until(lambda: not processes.instances("tiny", str(site.tree)), "it is gone")
 
@@ -768,7 +770,7 @@ def test_an_idle_worker_outside_of_a_tree_is_let_go_by_the_next_host(
 ) -> None:
     first = site.host()
     events(first, first.submit(str(alone), {}, tree=site.tree))
-    first._over.set()
+    first._board.over.set()
 
     site.host().end(stop_services=False)
 
@@ -835,7 +837,7 @@ def test_a_full_disk_ends_no_job_and_refuses_the_next(site: Site) -> None:
     host = site.host()
     site.submit(host, "tiny", "one")
     site.began("one")
-    records = host._records
+    records = host._board.records
     (pages,) = records._db.execute("PRAGMA page_count").fetchone()
     records._db.execute(f"PRAGMA max_page_count = {pages}")
 

@@ -44,9 +44,21 @@ class JobClient:
         return self.daemon.call("POST", "/v1/jobs", body)
 
     def jobs(self) -> list[dict[str, Any]]:
-        """List the jobs, newest first."""
-        found: list[dict[str, Any]] = self.daemon.call("GET", "/v1/jobs")["jobs"]
+        """List the jobs that are remembered, newest first."""
+        found: list[dict[str, Any]] = self.listed()["jobs"]
         return found
+
+    def listed(
+        self, limit: int | None = None, results: int | None = None
+    ) -> dict[str, Any]:
+        """Give `jobs`, newest first, and the number that was `left_out`.
+
+        Of more than `limit` those that have not ended come before the others (None:
+        all); each has its newest `results` (None: 20).
+        """
+        asked = {"limit": limit, "results": results}
+        words = "&".join(f"{k}={v}" for k, v in asked.items() if v is not None)
+        return self.daemon.call("GET", f"/v1/jobs?{words}" if words else "/v1/jobs")
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Give one job, its params too."""

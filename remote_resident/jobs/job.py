@@ -8,6 +8,8 @@ QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 COMPLETED, FAILED, CANCELLED, LOST = "completed", "failed", "cancelled", "lost"
 LIVE = (QUEUED, STARTING, RUNNING)
 AUTO = "auto"
+MOST_RESULTS = 1000
+"""So many of a job's results are kept, the newest; the rest is counted."""
 
 Event = dict[str, Any]
 """One line of a job's stream."""
@@ -24,6 +26,9 @@ class Job:
     """The directory of the provider."""
     lock_tree: str
     """The tree whose locks and kits it names."""
+    env_kind: str = "venv"
+    gpu_policy: str = "none"
+    """As the manifest said when it was submitted, for when it is gone."""
     params: Mapping[str, Any]
     device: str = AUTO
     """auto, cpu, or a device's UUID."""
@@ -39,6 +44,9 @@ class Job:
     message: str | None = None
     next: str | None = None
     results: tuple[Any, ...] = ()
+    """The newest MOST_RESULTS, in the order in which they came."""
+    results_left_out: int = 0
+    """How many came before those."""
     progress: Mapping[str, Any] | None = None
     seq: int = 0
     """Number of the newest event that its worker gave."""
@@ -54,8 +62,13 @@ class Job:
         """Say whether its terminal event is still to come."""
         return self.state in LIVE
 
-    def as_dict(self) -> dict[str, Any]:
-        """Give the JSON shape that people's programs see, without the params."""
+    def as_dict(self, most_results: int = MOST_RESULTS) -> dict[str, Any]:
+        """Give the JSON shape that people's programs see, without the params.
+
+        It has the newest `most_results`, and how many there are besides.
+        """
+        results = self.results[-most_results:] if most_results else ()
+        left_out = self.results_left_out + len(self.results) - len(results)
         return {
             "job_id": self.job_id,
             "slug": self.slug,
@@ -69,7 +82,8 @@ class Job:
             "reason": self.reason,
             "message": self.message,
             "next": self.next,
-            "results": list(self.results),
+            "results": list(results),
+            "results_left_out": left_out,
             "progress": self.progress,
         }
 

@@ -14,6 +14,7 @@ from remote_resident.held import Held, Started
 from remote_resident.jobs import asking, starting
 from remote_resident.jobs.feed import Feed
 from remote_resident.jobs.job import AUTO, Event, Job
+from remote_resident.jobs.provider import Remembered
 from remote_resident.jobs.queue import Key
 from remote_resident.spawn import exit_hint
 
@@ -96,13 +97,18 @@ class Lane:
     @classmethod
     def of(cls, manifest: "ProviderManifest", starter: starting.JobStarter) -> "Lane":
         """Make the lane of a provider, with no worker yet."""
-        pool = "host" if manifest.gpu_policy == "none" else "device"
+        pool = pool_of(manifest)
         return cls((str(manifest.tree), manifest.slug), pool, starter)
 
     @property
     def socket(self) -> Path:
         """Name the worker's socket."""
         return self.starter.socket_path
+
+    @property
+    def undeclared(self) -> bool:
+        """Say whether its manifest could not be read: it starts no worker."""
+        return isinstance(self.starter.manifest, Remembered)
 
     @property
     def idle(self) -> bool:
@@ -206,6 +212,11 @@ class Lane:
         if not held.wait_end(ENDED_WAIT_S):
             return f"its worker {pid} closed the stream and runs on"
         return f"its worker {pid} ended: {exit_hint(held.returncode())}"
+
+
+def pool_of(manifest: "ProviderManifest") -> str:
+    """Say which memory a provider's jobs wait for: device or host."""
+    return "host" if manifest.gpu_policy == "none" else "device"
 
 
 def stderr_of(job: Job) -> list[str]:

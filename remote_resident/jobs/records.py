@@ -126,12 +126,22 @@ class Records:
         unsaved = self._unsaved.get(job_id)
         return self._list("stderr", job_id) if unsaved is None else unsaved[2]
 
-    def all(self, limit: int = KEPT) -> list[Job]:
-        """List jobs, newest first, without their params."""
-        sql = "SELECT job, '{}' FROM jobs ORDER BY number DESC LIMIT ?"
-        jobs = [_job(*row) for row in self._rows(sql, [limit])]
+    def all(self, limit: int | None = None) -> tuple[list[Job], int]:
+        """List jobs, newest first, without their params, and how many were left out.
+
+        Of more than `limit` those that have not ended come before the others. None: all.
+        """
+        sql = (
+            f"SELECT job, '{{}}', number FROM jobs ORDER BY state IN ({_MARKS}) DESC, "
+            "number DESC LIMIT ?"
+        )
+        rows = self._rows(sql, [*LIVE, -1 if limit is None else limit])
+        rows.sort(key=lambda row: row[2], reverse=True)
+        ((there,),) = self._rows("SELECT count(*) FROM jobs", [])
+        jobs = [_job(job, params) for job, params, _ in rows]
         unsaved = dict(self._unsaved)
-        return [unsaved[j.job_id][0] if j.job_id in unsaved else j for j in jobs]
+        shown = [unsaved[j.job_id][0] if j.job_id in unsaved else j for j in jobs]
+        return shown, max(0, there - len(shown))
 
     def usual_s(self, tree: str, slug: str) -> float | None:
         """Give the mean seconds of a provider's last completed jobs; None: none yet."""

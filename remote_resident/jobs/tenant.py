@@ -1,7 +1,8 @@
 """Jobs in the host daemon: the routes under /v1/jobs.
 
 POST /v1/jobs               {"slug", "tree", "params"?, "job_id"?, "device"?} -> 201
-GET  /v1/jobs               {"jobs": [job]}, newest first
+GET  /v1/jobs               {"jobs": [job], "left_out"}, newest first;
+                            ?limit=N jobs, ?results=N results of each (20)
 GET  /v1/jobs/{id}          the job, its params too
 GET  /v1/jobs/{id}/events   its events as lines, the last one terminal
 POST /v1/jobs/{id}/cancel   {"cancelling", "job_id", "state"}
@@ -14,9 +15,13 @@ from typing import Any
 
 from remote_resident.daemon.tenant import Document, Lines, Reply, Request, Route
 from remote_resident.errors import UsageError
-from remote_resident.jobs.host import NOWHERE, JobHost
+from remote_resident.jobs.host import JobHost
 from remote_resident.jobs.job import AUTO, Job
+from remote_resident.jobs.waiting import NOWHERE
 
+LISTED_RESULTS = 20
+"""So many results of each job are in a list that asks for no other number."""
+_DIGITS = 9
 _KINDS: Mapping[type, str] = {dict: "an object", str: "a text"}
 
 
@@ -73,10 +78,12 @@ class Jobs:
 
     def list(self, request: Request) -> Document:
         """List the jobs."""
+        limit = _count(request, "limit", None)
+        most = _count(request, "results", LISTED_RESULTS) or 0
         places = self.host.places()
-        jobs = self.host.jobs()
-        shown = [{**j.as_dict(), **places.get(j.job_id, NOWHERE)} for j in jobs]
-        return {"jobs": shown}
+        jobs, left_out = self.host.jobs(limit)
+        shown = [{**j.as_dict(most), **places.get(j.job_id, NOWHERE)} for j in jobs]
+        return {"jobs": shown, "left_out": left_out}
 
     def show(self, request: Request) -> Document:
         """Show one job."""
@@ -100,6 +107,20 @@ class Jobs:
 
     def _shown(self, job: Job) -> Document:
         return {**job.as_dict(), **self.host.place(job.job_id)}
+
+
+def _count(request: Request, name: str, default: int | None) -> int | None:
+    said = request.query.get(name)
+    if said is None:
+        return default
+    # not int(): it takes blanks, signs and other digits than these
+    if not (said.isascii() and said.isdigit() and len(said) <= _DIGITS):
+        raise UsageError(
+            f"{name}: {said!r} found, an integer from 0 of at most {_DIGITS} digits "
+            "wanted",
+            reason="bad_request",
+        )
+    return int(said)
 
 
 def _field(request: Request, name: str, kind: type, *default: Any) -> Any:

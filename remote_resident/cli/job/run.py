@@ -5,6 +5,7 @@ from typing import Any
 from remote_resident.cli import tree
 from remote_resident.cli.answer import Answer, Asked
 from remote_resident.cli.job import watching
+from remote_resident.cli.signals import Cut
 
 
 def arguments(parser: Any) -> None:
@@ -37,7 +38,25 @@ def run(asked: Asked) -> Answer:
     provider = manifest.find(tree.data(asked), asked.slug)
     params = object_of(asked.params)
     jobs = JobClient()
-    job = jobs.submit(provider, params, asked.id, asked.device)
+    try:
+        job = jobs.submit(provider, params, asked.id, asked.device)
+    except Cut as cut:
+        return _cut_before(asked, cut)
     if asked.detach:
         return Answer(document=job, text=job["job_id"])
     return watching.follow(asked, jobs, job["job_id"], cancels=True)
+
+
+def _cut_before(asked: Asked, cut: Cut) -> Answer:
+    """Give the end of a run that nobody knows of whether its job was taken."""
+    next_ = f"tu remote job attach {asked.id}" if asked.id else "tu remote job list"
+    error = f"cut by {cut.name}: if the host daemon took the job it runs on"
+    document = {
+        "ok": False,
+        "reason": "interrupted",
+        "error": error,
+        "problems": [],
+        "next": next_,
+    }
+    notes = f"tu: {error}\nnext: {next_}"
+    return Answer(document=document, notes=notes, code=cut.exit_code)

@@ -1,4 +1,4 @@
-"""A job's events on a screen or a pipe, to the terminal one; and what Ctrl-C means."""
+"""A job's events on a screen or a pipe, to the terminal one; and what signals mean."""
 
 import contextlib
 import json
@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from remote_resident.cli.answer import Answer, Asked, silence
+from remote_resident.cli.signals import Cut
 from remote_resident.errors import OK, REFUSED, ProviderError
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ Told = Any
 def follow(asked: Asked, jobs: "JobClient", job_id: str, *, cancels: bool) -> Answer:
     """Show a job to its end; exit code 0 for one that completed, 1 otherwise.
 
-    Ctrl-C cancels where `cancels` says so, and leaves the job running the second time.
+    Ctrl-C cancels where `cancels` says so, and leaves the job running the second time, as
+    SIGTERM and a closed terminal do the first.
     """
     told: SimpleQueue[Told] = SimpleQueue()
     view = View(asked, job_id)
@@ -55,6 +57,8 @@ def follow(asked: Asked, jobs: "JobClient", job_id: str, *, cancels: bool) -> An
                     return _answer(view, one)
                 else:
                     view.show(one)
+    except Cut as cut:
+        return _left(job_id, cancelling, cut)
     except BrokenPipeError:
         # who read it has left: the job runs on
         silence(asked.stdout)
@@ -103,20 +107,24 @@ def _cut(exc: BaseException, job_id: str) -> BaseException:
     )
 
 
-def _left(job_id: str, cancelling: threading.Thread | None) -> Answer:
+def _left(
+    job_id: str, cancelling: threading.Thread | None, cut: Cut | None = None
+) -> Answer:
     if cancelling is not None:
         # what was asked for first stands, however quickly the second came
         cancelling.join(_ASK_S)
     next_ = f"tu remote job attach {job_id}"
+    by = "" if cut is None else f"cut by {cut.name}: "
     document = {
         "ok": False,
         "reason": "interrupted",
-        "error": f"job {job_id} was left running",
+        "error": f"{by}job {job_id} was left running",
         "problems": [],
         "next": next_,
     }
-    notes = f"tu: job {job_id} runs on\nnext: {next_}"
-    return Answer(document=document, notes=notes, code=_INTERRUPTED)
+    notes = f"tu: {by}job {job_id} runs on\nnext: {next_}"
+    code = _INTERRUPTED if cut is None else cut.exit_code
+    return Answer(document=document, notes=notes, code=code)
 
 
 def _answer(view: "View", event: "Event") -> Answer:
@@ -162,7 +170,9 @@ class View:
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            # a terminal that was closed takes nothing more
+            with contextlib.suppress(OSError):
+                self._bar.stop()
 
     def show(self, event: "Event") -> None:
         """Show one event that is not the last."""

@@ -12,6 +12,13 @@ from collections.abc import Callable
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+def tell_stacks() -> None:
+    """Have SIGUSR1 write every thread's stack to the standard error, at any moment."""
+    # not the tagged stream: the C handler needs a descriptor
+    faulthandler.enable(2)
+    faulthandler.register(signal.SIGUSR1, 2, all_threads=True)
+
+
 class Bell:
     """Hears the stop signals in a thread of its own.
 
@@ -27,17 +34,21 @@ class Bell:
         self._heard, self._ring = os.pipe()
         os.set_blocking(self._ring, False)
         self._inherited: Callable[[], list[int]] = list
+        # what Python knows of it: a handler of the plugin's would be another
+        self._told_stacks = signal.getsignal(signal.SIGUSR1)
         threading.Thread(target=self._listen, name="bell", daemon=True).start()
         os.register_at_fork(after_in_child=self._after_fork)
-        # not the tagged stream: the C handler needs a descriptor
-        faulthandler.enable(2)
-        faulthandler.register(signal.SIGUSR1, 2, all_threads=True)
 
     def take(self) -> None:
         """Take the signals over; again after the plugin may have taken them."""
         for number in STOP_SIGNALS:
             signal.signal(number, _nothing)
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
+        if signal.getsignal(signal.SIGUSR1) is not self._told_stacks:
+            faulthandler.unregister(signal.SIGUSR1)
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+            tell_stacks()
+            self._told_stacks = signal.getsignal(signal.SIGUSR1)
 
     def close_in_forks(self, descriptors: Callable[[], list[int]]) -> None:
         """Name what a forked child of a job must not hold open: connections of ours."""

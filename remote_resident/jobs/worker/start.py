@@ -34,6 +34,8 @@ EXIT_S = 10.0
 
 def run() -> NoReturn:
     """Run the command line that this process was started with, and leave."""
+    # before the plugin is imported, which may hang too
+    signals.tell_stacks()
     options = argv.parse(sys.argv[1:], os.environ)
     argv.forget_token()
     if options.openapi:
