@@ -9,11 +9,9 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-from small_provider import until
 from test_smoke import provider, smoked, timed
 
 from remote_resident import driver
@@ -53,12 +51,9 @@ FORKS = """
 
 def test_a_fork_beside_a_pool_of_threads_hangs_and_is_named(tmp_path: Path) -> None:
     asked = {"timeout_s": 2.0}
-    before = set(threading.enumerate())
 
     result, _ = timed(provider(tmp_path, FORKS, smoke=asked))
 
-    # who asked the worker learns of its end a moment later
-    until(lambda: before.issuperset(threading.enumerate()), "the asking thread ended")
     assert (result.verdict, result.reason) == ("failed", "timeout")
     assert "in predict" in "\n".join(result.lines)
 
