@@ -71,10 +71,12 @@ class Holder:
     """Where its manifest is, when it says so itself."""
 
     def __str__(self) -> str:
-        """Name the holder for a person: slug, tree and process."""
+        """Name the holder for a person: slug, tree and process, on one line."""
         where = [self.tree] if self.tree else []
         where += [f"pid {self.pids[0]}"] if self.pids else []
-        return f"{self.slug} ({', '.join(where)})" if where else self.slug
+        name = f"{self.slug} ({', '.join(where)})" if where else self.slug
+        # an argv is what its owner wrote: a line break would forge lines of ours
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
     def as_dict(self) -> dict[str, object]:
         """Give the JSON shape of a holder."""

@@ -11,7 +11,7 @@ from remote_resident.errors import ManifestError, ProviderError, UsageError
 from tasks import history, ladder, measured
 from tasks.claims import NOTHING, compared
 from tasks.measured import Report
-from tasks.reported import Entry, Key, machine_of, noted, of_one_machine
+from tasks.reported import Entry, Key, machine_of, noted, of_one_machine, sound
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
@@ -110,7 +110,7 @@ def _read(path: Path, source: Path) -> _File:
     if not _SLUG.fullmatch(report.slug):
         text = f"{path}: slug {report.slug!r} found, the name of a provider wanted"
         return _File(path=path, source=source, slug=stem, report=None, damage=text)
-    return _File(path=path, source=source, slug=report.slug, report=report)
+    return _File(path=path, source=source, slug=report.slug, report=sound(report))
 
 
 def _labelled(files: Sequence[_File]) -> list[_File]:
@@ -165,7 +165,7 @@ def _elsewhere(files: Sequence[_File], known: "Catalog") -> Entry:
     kept, torn = [one.report for one in files if one.report], []
     for one in files:
         older, unread = history.read(one.path)
-        kept += older
+        kept += map(sound, older)
         torn += [*unread, *([one.damage] if one.damage else [])]
     state = "stale" if differs else "current"
     held = NOTHING

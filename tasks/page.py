@@ -94,7 +94,7 @@ def _page(
     yield _overview(seen, machines)
     for name, group in seen:
         if any(entry.report or entry.state == "stale" for entry in group):
-            yield section(name, group)
+            yield section(name, group, named=len(machines) > 1)
     yield _rest(entries)
     yield "</main>\n"
     yield _foot(at)

@@ -55,8 +55,11 @@ def moment(at: object) -> str:
     return f'<time datetime="{text(said)}">{text(shown)}{utc}</time>'
 
 
-def section(name: str, entries: Sequence[Entry]) -> str:
-    """Give the part of a provider on one machine, or on several."""
+def section(name: str, entries: Sequence[Entry], *, named: bool = False) -> str:
+    """Give the part of a provider on one machine, or on several.
+
+    `named`: the page is of several machines, and one that stands alone is named too.
+    """
     first = entries[0]
     one = first.provider
     described = (
@@ -64,8 +67,9 @@ def section(name: str, entries: Sequence[Entry]) -> str:
         if one and one.description
         else ""
     )
-    badge = _badge(first) if len(entries) == 1 else ""
-    body = _several(name, entries) if len(entries) > 1 else "".join(_body(name, first))
+    several = named or len(entries) > 1
+    badge = "" if several else _badge(first)
+    body = _several(name, entries) if several else "".join(_body(name, first))
     return (
         f'<section class="provider card" aria-labelledby="{name}">\n'
         f'<div class="title"><h2 id="{name}">{text(first.slug)}</h2>{badge}</div>'
@@ -322,7 +326,8 @@ def _peak(entry: Entry, key: str, budget_key: str) -> tuple[float | None, str]:
 
 def _several(name: str, entries: Sequence[Entry]) -> str:
     charts = page_charts.of_machines(name, entries)
-    parts = [_beside(entries), *([_charts(charts)] if charts else [])]
+    parts = [_beside(entries)] if len(entries) > 1 else []
+    parts += [_charts(charts)] if charts else []
     for count, entry in enumerate(entries, 1):
         machine = f"{name}m{count}"
         body = "".join(_body(machine, entry))

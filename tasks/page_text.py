@@ -15,9 +15,17 @@ def text(value: object) -> str:
 
 
 def visible(value: object, longest: int = _LONGEST) -> str:
-    """Give anything as text in which nothing is hidden, cut where it is too long."""
-    said = "".join(map(_seen, str(value)[: longest + 1]))
-    return f"{said[: longest - 1]}…" if len(said) > longest else said
+    """Give anything as text in which nothing is hidden, cut where it is too long.
+
+    Cut within: names that start alike mostly differ at their ends.
+    """
+    said = str(value)
+    if len(said) > 2 * longest:
+        said = said[:longest] + said[-longest:]
+    said = "".join(map(_seen, said))
+    tail = (longest - 1) // 3
+    head = longest - 1 - tail
+    return f"{said[:head]}…{said[-tail:]}" if len(said) > longest else said
 
 
 def _seen(letter: str) -> str:

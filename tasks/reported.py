@@ -1,7 +1,8 @@
 """What is known of a provider on a machine: its report, those before it, what they mean."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ Row = dict[str, Any]
 """`slug`, `machine` (its name), `state` (current, stale, missing), `differs` (why it is
 not current), `status` (what the author claims), `contradicts` and `notes` (what became of
 the claims) and `measured` (the report's tables); None: not known."""
+
+_LARGEST = 2**63
+"""What a number of TOML is below: a larger one is no machine's."""
 
 Key = tuple[object, ...]
 """What tells a machine from others, whatever its name and software."""
@@ -67,7 +71,7 @@ def of_tree(tree: Path, names: Sequence[str] | None = None) -> list[Entry]:
     if names is None:
         return [_here(slug, found) for slug, found in catalog(tree).items()]
     entries = []
-    for name in names:
+    for name in dict.fromkeys(names):
         try:
             entries.append(_here(name, find(tree, name)))
         except ManifestError as exc:
@@ -91,12 +95,14 @@ def _here(slug: str, provider: "ProviderManifest | ManifestError") -> Entry:
         report = None
     accepted, damaged = ladder.found(path)
     kept, torn = history.read(path)
+    kept = [sound(one) for one in kept]
     if report is None:
         held = compared(provider, None, state=blank.state, acceptance=accepted)
         return noted(
             replace(blank, claims=held, acceptance=accepted, history=tuple(kept)),
             [*damaged, *torn],
         )
+    report = sound(report)
     differs = measured.differs(provider, report)
     state = "stale" if differs else "current"
     entry = replace(
@@ -110,6 +116,33 @@ def _here(slug: str, provider: "ProviderManifest | ManifestError") -> Entry:
         acceptance=accepted,
     )
     return noted(entry, [*damaged, *torn])
+
+
+def sound(report: Report) -> Report:
+    """Leave out of a report the numbers that are none: they are not known.
+
+    Infinity, what is no number, and what has more digits than a number of TOML can be
+    neither compared nor drawn nor written as JSON.
+    """
+    parts = {one.name: getattr(report, one.name) for one in fields(report)}
+    tables = {
+        name: _sound(part) for name, part in parts.items() if isinstance(part, Mapping)
+    }
+    return replace(report, **tables)
+
+
+def _sound(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _sound(one) for key, one in value.items() if _is_known(one)}
+    if isinstance(value, list):
+        return [_sound(one) for one in value if _is_known(one)]
+    return value
+
+
+def _is_known(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or -_LARGEST <= value < _LARGEST
 
 
 def noted(entry: Entry, more: Iterable[str]) -> Entry:

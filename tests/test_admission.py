@@ -427,6 +427,13 @@ def test_a_refusal_tells_the_sum_and_who_holds_what_unrounded() -> None:
     assert caught.value.verdict.gate == "declared"
 
 
+def test_what_a_holder_calls_itself_forges_no_line() -> None:
+    forger = replace(holder(), slug="a\nroom: yes", tree="/t\x1b[2J\u202e")
+
+    assert str(forger).isprintable()
+    assert str(forger).startswith("a\\nroom: yes (/t\\x1b[2J\\u202e")
+
+
 def test_an_admission_raises_nothing() -> None:
     decide("mine", ask(0, 1), [], readings=HOST).raise_if_refused()
 

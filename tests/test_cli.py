@@ -479,6 +479,31 @@ def test_room_gives_the_verdict_with_its_numbers(
     assert [verdict["slug"] for verdict in every["verdicts"]] == ["alpha", "beta"]
 
 
+def test_room_names_every_provider_also_whose_manifest_cannot_be_read(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "manifests/beta/provider.toml").write_text("slug = [")
+    words = ("--tree", str(tree), "remote", "room")
+    _, every = document(capsys, *words)
+    main([*words])
+    lines = capsys.readouterr().out.splitlines()
+
+    assert isinstance(every, dict)
+    assert [verdict["slug"] for verdict in every["verdicts"]] == ["alpha"]
+    assert every["unreadable"]["beta"].startswith("manifests/beta/provider.toml:1: ")
+    assert [line.split()[:2] for line in lines[1:3]][1] == ["beta", "no"]
+    assert f"beta: {every['unreadable']['beta']}" in lines
+
+
+def test_room_in_a_tree_without_providers_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifests").mkdir()
+
+    main(["--tree", str(tmp_path), "remote", "room"])
+    assert capsys.readouterr().out == "no providers\n"
+
+
 # -- where it stands
 
 

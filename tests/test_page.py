@@ -222,6 +222,19 @@ def test_machines_stand_in_columns_and_a_damaged_report_hides_no_other(
     assert found.numbers().count(repr(TIMING["load_s"])) == 2 + 2
 
 
+def test_a_report_that_stands_alone_beside_other_machines_says_whose_it_is(
+    tree: Path, tmp_path: Path
+) -> None:
+    folders = [
+        put(tmp_path / "x", report(on=machine("x"))),
+        put(tmp_path / "y", report("n", on=machine("y"))),
+    ]
+
+    heads = [one.text for one in shown(tree, *folders).of("h3")]
+    assert heads == ["x", "y"]
+    assert shown(tree, folders[0]).of("h3") == []
+
+
 def test_what_is_not_set_up_is_listed_with_what_to_type(tree: Path) -> None:
     found = Page(page.html(reported.of_tree(tree), NOW))
 

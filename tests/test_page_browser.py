@@ -197,6 +197,16 @@ def test_on_paper_the_tables_are_open_and_the_ground_is_white(shown: Shown) -> N
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
+def test_on_paper_no_machine_is_cut_off(shown: Shown) -> None:
+    page = shown("several", width=688).page
+    page.emulate_media(media="print")
+    script = "all => all.map(one => one.getBoundingClientRect().right)"
+    ends = page.locator("table").evaluate_all(script)
+
+    assert len(ends) >= 3
+    assert max(ends) <= 688 + 1
+
+
 def test_charts_follow_the_light_and_the_dark(shown: Shown) -> None:
     def colors(scheme: str) -> set[str]:
         script = "all => all.map(one => getComputedStyle(one).fill)"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +248,50 @@ def test_what_another_machine_wrote_moves_no_cursor_and_turns_no_text() -> None:
     assert not {"\x1b", "\x07", "\u202e"} & set(shown + report.table([odd]))
 
 
+ENDLESS = f"0x{'f' * 5000}"
+"""What TOML gives as a number of more digits than Python writes out."""
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", ENDLESS, f"-{10**400}"])
+def test_a_number_that_is_none_hides_no_report_and_breaks_no_document(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    path = written(tree)
+    keys = "rss_peak_bytes|growth_mib|held_median_s|cores|memory_bytes"
+    text = re.sub(rf"(?m)^({keys}) = .*$", rf"\1 = {value}", path.read_text())
+    assert text.count(value) == 5
+    for file in (path, *history.directory(path).iterdir()):
+        file.write_text(text)
+
+    words = ["--tree", str(tree), "remote", "report"]
+    for more in ([], ["m"], [str(path.parent)]):
+        assert main([*words, *more, "--html", str(tmp_path / "page.html")]) == 0
+        assert "m " in capsys.readouterr().out
+        assert main([*words, *more, "--json"]) == 0
+        said = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert [row["slug"] for row in said["reports"]] == ["m"]
+
+
+def test_a_provider_that_was_named_twice_is_shown_once(tree: Path) -> None:
+    assert len(report.rows(tree, ["m", "m"])) == 1
+
+
 # -- several machines
+
+
+def test_machines_whose_long_names_start_alike_are_told_apart(
+    tree: Path, tmp_path: Path
+) -> None:
+    long = "node-of-the-large-cluster-in-the-west"
+    folders = [
+        put(tmp_path / end, reports.report(on=machine(f"{long}-{end}")))
+        for end in ("01", "02")
+    ]
+    rows = [entry.row() for entry in machines.entries(tree, folders)]
+
+    head = report.table(rows, 120).splitlines()[0].split()
+    assert len(set(head)) == 3
+    assert [name[-3:] for name in head[1:]] == ["-01", "-02"]
 
 
 def names(entries: list[Entry]) -> list[tuple[str, str | None, str]]:

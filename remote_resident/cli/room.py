@@ -1,6 +1,6 @@
 """`tu remote room`: would it fit beside what this machine holds now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from remote_resident.cli import tree
@@ -28,31 +28,45 @@ def run(asked: Asked) -> Answer:
         code = OK if verdict.admit else REFUSED
         text = "\n".join([_why(verdict), *_higher(verdict, provider)])
         return Answer(document=verdict.as_dict(), text=text, code=code)
-    providers = [
-        provider
-        for provider in manifest.catalog(root).values()
-        if not isinstance(provider, manifest.ManifestError)
-    ]
+    providers, unreadable = [], {}
+    for slug, found in manifest.catalog(root).items():
+        if isinstance(found, manifest.ManifestError):
+            texts = [problem.text for problem in found.problems]
+            unreadable[slug] = "; ".join(texts) or str(found)
+        else:
+            providers.append(found)
     verdicts = room.rooms_for(providers)
     pairs = zip(verdicts, providers, strict=True)
     return Answer(
-        document={"verdicts": [verdict.as_dict() for verdict in verdicts]},
+        document={
+            "verdicts": [verdict.as_dict() for verdict in verdicts],
+            "unreadable": unreadable,
+        },
         text="\n".join(
-            [_overview(verdicts), *(line for pair in pairs for line in _higher(*pair))]
+            [
+                _overview(verdicts, unreadable),
+                *(line for pair in pairs for line in _higher(*pair)),
+            ]
         ),
         code=OK if any(verdict.admit for verdict in verdicts) else REFUSED,
     )
 
 
-def _overview(verdicts: Sequence["Verdict"]) -> str:
+def _overview(verdicts: Sequence["Verdict"], unreadable: Mapping[str, str]) -> str:
     """Lay one line a provider out, then each refusal whole, then who holds what."""
     from remote_resident.admission import RESERVE_GB
 
-    lines: list[tuple[str, ...]] = [
-        ("provider", "room", "pool", "wants", "others", "free", "of", "budget")
-    ]
-    lines += [_line(verdict) for verdict in verdicts]
+    lines: list[tuple[str, ...]] = [_line(verdict) for verdict in verdicts]
+    nothing = ["-"] * 5
+    lines += [(slug, "no", *nothing, "manifest unreadable") for slug in unreadable]
+    if not lines:
+        return "no providers"
+    lines.sort()
+    lines.insert(
+        0, ("provider", "room", "pool", "wants", "others", "free", "of", "budget")
+    )
     refused = [verdict.text for verdict in verdicts if not verdict.admit]
+    refused += [f"{slug}: {error}" for slug, error in unreadable.items()]
     holders = verdicts[0].holders if verdicts else ()
     held = [f"holder: {holder}" for holder in holders]
     reserve = f"reserve: {RESERVE_GB} GiB; tu remote room SLUG has every number"
