@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from container_image import base_image
+from hypothesis import HealthCheck, settings
+from small_worker import make, tree
 
-__all__ = ["base_image", "home"]
+__all__ = ["base_image", "home", "make", "tree"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +23,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="full loops, and slow models downloaded and run for real",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # an example that a busy machine takes long over is no failure; new examples are looked
+    # for by --long, so that the default suite says of one tree always the same
+    settings.register_profile(
+        "ours",
+        deadline=None,
+        derandomize=not config.getoption("--long"),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("ours")
 
 
 def pytest_collection_modifyitems(

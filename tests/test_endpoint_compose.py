@@ -309,7 +309,7 @@ def test_a_throw_away_root_container_gives_the_cache_to_the_images_user(
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.builds(
         Composition,

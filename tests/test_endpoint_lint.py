@@ -262,7 +262,7 @@ PIECES = st.lists(
 ).map(" ".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.text(), SHELLISH, PIECES), st.sampled_from(["start", "stop"]))
 def test_any_text_is_read_to_its_end(text: str, kind: Kind) -> None:
     for finding in lint(text, kind, NAME):

@@ -428,8 +428,8 @@ class SchedulesByMemory(Schedules):
     by_memory = True
 
 
-FEW = settings(max_examples=60, stateful_step_count=40, deadline=None)
-MANY = settings(max_examples=3000, stateful_step_count=80, deadline=None)
+FEW = settings(max_examples=60, stateful_step_count=40)
+MANY = settings(max_examples=3000, stateful_step_count=80)
 
 
 @pytest.mark.parametrize("machine", [Schedules, SchedulesByMemory])

@@ -52,7 +52,7 @@ def pair() -> Iterator[Pair]:
         yield one, other
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(), values))
 def test_what_is_sent_is_what_is_read(payload: dict[str, object]) -> None:
     line = protocol.encode_line(payload)
