@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def provider(
         "env": {"python": sys.executable},
         "smoke": {
             "request": {"op": "answer"},
-            "timeout_s": 20,
+            "timeout_s": 120,
             "repeat": 2,
             "deterministic": True,
             "expect": {"answer": {"equals": 42}},
@@ -106,6 +106,26 @@ def timed(tiny: ProviderManifest) -> tuple[StepResult, float]:
     return result, seconds
 
 
+def hung(
+    declared: Callable[[float], ProviderManifest],
+    mark: str,
+    deadlines_s: tuple[float, ...] = (0.7, 3.0, 30.0),
+) -> StepResult:
+    """Smoke what hangs after it has written a mark, and hold it to its deadline.
+
+    A deadline counts before which this machine comes to the mark, and whose end no other
+    load of it delays: the first of these that does.
+    """
+    for limit_s in deadlines_s:
+        result, seconds = timed(declared(limit_s))
+        assert (result.verdict, result.reason) == ("failed", "timeout")
+        assert limit_s < seconds
+        late = seconds - limit_s
+        if f"  {mark}" in result.lines and late < late_s():
+            return result
+    raise AssertionError(f"{late} s after {limit_s} s, {mark!r} wanted: {result.lines}")
+
+
 def assert_nothing_left(tiny: ProviderManifest) -> None:
     assert processes.instances(tiny.slug, str(tiny.tree)) == []
     assert list(places.runtime_dir().glob("s-*")) == []
@@ -132,7 +152,7 @@ def test_a_smoke_that_passes_leaves_a_current_report_and_nothing_else(
     assert_nothing_left(tiny)
     assert corners() == []
     waited = [one for one in said if isinstance(one, Progress)]
-    assert {(one.total, one.unit) for one in waited} == {(20, "s")}
+    assert {(one.total, one.unit) for one in waited} == {(120, "s")}
     report = measured.read(measured.report_path(tiny))
     assert report is not None
     assert len(report.timing["held_s"]) == 2  # type: ignore[arg-type]  # a list
@@ -162,6 +182,7 @@ HANGS_IN_BUILD = """
     import time
 
     def build(config):
+        print("half way", flush=True)
         while True:
             time.sleep(0.01)
 
@@ -175,6 +196,7 @@ HANGS_IN_C = """
         return None
 
     def predict(model, request):
+        print("half way", flush=True)
         # one call into compiled code, which keeps the interpreter to itself
         return {"answer": bool(re.match("(a+)+$", "a" * 60 + "b"))}
 """
@@ -194,17 +216,18 @@ def test_a_hang_ends_within_a_second_of_the_deadline_and_shows_where(
     tmp_path: Path, worker: str, mode: str, where: str
 ) -> None:
     runtime = {"mode": mode, "mode_reason": "" if mode == "resident" else "state"}
-    asked = {"timeout_s": 2.0, **({"repeat": 0} if mode == "subprocess" else {})}
-    tiny = provider(tmp_path, worker, runtime=runtime, smoke=asked)
-    result, seconds = timed(tiny)
-    assert (result.verdict, result.reason) == ("failed", "timeout")
-    assert 2.0 < seconds < 2.0 + late_s()
+    asked = {"repeat": 0} if mode == "subprocess" else {}
+
+    def declared(limit_s: float) -> ProviderManifest:
+        smoke = {**asked, "timeout_s": limit_s}
+        return provider(tmp_path, worker, runtime=runtime, smoke=smoke)
+
+    result = hung(declared, "half way")
     at = result.lines.index("its stacks at the deadline:")
     assert any(line.endswith(where) for line in result.lines[at:])
-    if worker is HANGS:
-        assert "  half way" in result.lines[:at]
+    assert "  half way" in result.lines[:at]
     assert kept(result).is_dir()
-    assert not measured.report_path(tiny).exists()
+    assert not measured.report_path(declared(1.0)).exists()
 
 
 LEAVES_A_CHILD = """
@@ -238,14 +261,15 @@ LEAVES_A_CHILD = """
 def test_a_child_in_a_session_of_its_own_that_holds_stdout_ends_too(
     tmp_path: Path, hang: bool
 ) -> None:
-    asked = {"op": "answer", "hang": hang}
-    limits = {"timeout_s": 2.0 if hang else 20.0, "repeat": 1}
-    tiny = provider(tmp_path, LEAVES_A_CHILD, smoke={"request": asked, **limits})
-    result, seconds = timed(tiny)
-    assert result.reason == ("timeout" if hang else "")
+    def declared(limit_s: float) -> ProviderManifest:
+        request = {"op": "answer", "hang": hang}
+        smoke = {"request": request, "timeout_s": limit_s, "repeat": 1}
+        return provider(tmp_path, LEAVES_A_CHILD, smoke=smoke)
+
     if hang:
-        assert seconds < 2.0 + late_s()
-        assert "  child" in result.lines
+        hung(declared, "child", (2.0, 5.0, 30.0))
+    else:
+        assert smoked(declared(60.0)).verdict == "done"
     pids = (places.cache_dir() / "pids").read_text().split()
     assert pids
     assert not [pid for pid in pids if _runs(pid)]
@@ -389,9 +413,11 @@ def test_a_peak_that_is_over_before_the_answer_counts_against_the_budget(
 
 
 def test_a_childs_memory_counts_against_the_budget(tmp_path: Path) -> None:
-    child = "x = b'x' * 2**27; import time; time.sleep(0.5)"
+    # long enough to be seen; in the fresh process nobody looks
+    child = f"x = b'x' * 2**27; import time; time.sleep({late_s() / 2})"
     before = (
-        f'import subprocess, sys; subprocess.run([sys.executable, "-c", "{child}"])'
+        "import subprocess, sys; request['output_dir'].endswith('first') and "
+        f'subprocess.run([sys.executable, "-c", "{child}"])'
     )
     worker = answering('{"answer": 42}', before=before)
     tiny = provider(tmp_path, worker, host={"ram_budget_gb": 0.1}, smoke={"repeat": 0})
@@ -592,22 +618,28 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("kind", SCRIPTS)
-def test_a_script_stands_for_a_request_under_the_same_deadline(
-    tmp_path: Path, kind: str
-) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in SCRIPTS if kind != "hangs"])
+def test_a_script_stands_for_a_request(tmp_path: Path, kind: str) -> None:
     text, reason = SCRIPTS[kind]
-    expect = {"answer": {"equals": 42}}
-    asked = {"script": "smoke.py", "timeout_s": 2.0, "expect": expect}
+    asked = {"script": "smoke.py", "expect": {"answer": {"equals": 42}}}
     (provider(tmp_path).directory / "smoke.py").write_text(text)
     tiny = provider(tmp_path, whole={"smoke": asked})
-    result, seconds = timed(tiny)
+    result = smoked(tiny)
     assert result.reason == reason
-    assert seconds < 2.0 + late_s()
-    if kind == "hangs":
-        assert "  begun" in result.lines
     if kind == "passes":
         assert smoke.problems(tiny) == []
+
+
+def test_a_script_that_hangs_is_ended_at_the_deadline_with_what_it_started(
+    tmp_path: Path,
+) -> None:
+    (provider(tmp_path).directory / "smoke.py").write_text(SCRIPTS["hangs"][0])
+
+    def declared(limit_s: float) -> ProviderManifest:
+        asked = {"script": "smoke.py", "timeout_s": limit_s}
+        return provider(tmp_path, whole={"smoke": asked})
+
+    hung(declared, "begun")
 
 
 def test_what_changed_since_the_report_is_named(tmp_path: Path) -> None:
