@@ -27,7 +27,7 @@ LONG_AGO = 1_000_000_000
 GOALS = {40: 8.0, 1000: 20.0}
 """Ratio to the bare interpreter, by number of providers."""
 WEIGHTS, PINS, HASHES = 5, 6, 8
-TU = "import sys; from remote_resident.cli import main; sys.exit(main())"
+TU = "from remote_resident.cli import start; start()"
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 MANIFEST = """\

@@ -1,8 +1,6 @@
 """`python -m remote_resident` is `tu`."""
 
-import sys
-
-from remote_resident.cli import main
+from remote_resident.cli import start
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start()

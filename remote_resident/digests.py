@@ -180,11 +180,16 @@ class DigestMemo:
     A damaged file reads as empty; one that cannot be written is not written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.files = _load(str(path))
+    def __init__(self, path: str | Path) -> None:
+        self.file = str(path)
+        self.files = _load(self.file)
         """By resolved path: the four numbers of the identity, then the digest."""
         self._new: dict[str, tuple[Any, ...]] = {}
+
+    @property
+    def path(self) -> Path:
+        """Give the same as a path."""
+        return Path(self.file)
 
     def get(self, name: str | Path, st: os.stat_result) -> str | None:
         """Give the digest of the file that `st` describes; None: unknown."""
@@ -214,8 +219,8 @@ class DigestMemo:
         with contextlib.suppress(OSError, ProviderError):
             directory = places.ensure(self.path.parent)
             with _one_writer(directory):
-                files = {**_load(str(self.path)), **self._new}
-                kept_file.write(str(self.path), _VERSION, files)
+                files = {**_load(self.file), **self._new}
+                kept_file.write(self.file, _VERSION, files)
             self._new = {}
 
 

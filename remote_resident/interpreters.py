@@ -31,12 +31,18 @@ def look(python: str | Path, kept: "Readings | None" = None) -> Layout:
     python = os.fspath(python)
     venv, settings = _venv(python, kept)
     prefix = venv or os.path.dirname(os.path.dirname(python))  # noqa: PTH120
+    stated = version(settings)
+    if venv is not None and stated.startswith("3."):
+        # the usual venv, without listing it: several would come to the same
+        site = f"{prefix}/lib/python{stated}/site-packages"
+        if os.access(site, os.F_OK):
+            return Layout(prefix, settings, site)
     found = _sites(prefix)
     if venv is None:
         real = os.path.dirname(os.path.dirname(os.path.realpath(python)))  # noqa: PTH120
         found, prefix = found or _sites(real), real
     if len(found) > 1:
-        name = f"/python{version(settings)}/site-packages"
+        name = f"/python{stated}/site-packages"
         found = [path for path in found if path.endswith(name)]
     return Layout(prefix, settings, found[0] if len(found) == 1 else None)
 
@@ -93,6 +99,9 @@ def _venv(python: str, kept: "Readings | None") -> tuple[str | None, Settings]:
     beside = os.path.dirname(python)  # noqa: PTH120
     for folder in (beside, os.path.dirname(beside)):  # noqa: PTH120
         path = f"{folder}/pyvenv.cfg"
+        known = None if kept is None else kept.recall(path, "venv")
+        if known is not None:
+            return folder, known
         if not os.access(path, os.F_OK):
             continue
         try:

@@ -5,14 +5,14 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import interpreters, places, readings
+from remote_resident import interpreters, links, places, readings
 from remote_resident.errors import ManifestError, Problem, UsageError
 from remote_resident.manifest_parts import Expect, LadderStep, WeightFile, made
-from remote_resident.manifest_path import FILE, File, is_file_inside, leads_out
+from remote_resident.manifest_path import FILE, File, file_inside, leads_out
 from remote_resident.readings import Readings
 
 if TYPE_CHECKING:
@@ -34,20 +34,21 @@ __all__ = [
 MAX_BYTES = readings.MAX_BYTES
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _NOT_DIGESTED = frozenset(
-    "path directory tree lock_tree known readings description status verified_on "
+    "file folder path directory tree lock_tree known readings description status verified_on "
     "accept_sizes accept_request accept_script accept_timeout_s".split()
 )
 """Where a provider stands, what its author says of it and how it is put to the test: none
 of these changes what runs."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False)
 class ProviderManifest:
     """One provider as its provider.toml declares it: docs/manifest.md has every key."""
 
-    path: Path
-    """The file, absolute."""
-    directory: Path
+    file: str
+    """Of the provider.toml, absolute."""
+    folder: str
+    """What the file lies in, and the slug is the name of."""
     tree: Path
     """What tells the provider from others of its slug: its tree, or its own directory
     where it stands outside of one."""
@@ -144,8 +145,52 @@ class ProviderManifest:
     )
     """What is kept of how its small files read; no part of it."""
 
+    def __init__(self, **values: Any) -> None:
+        # by hand: to compile one of seventy parameters takes as long as forty checks
+        rest = {"known": {}, "readings": Readings()}
+        object.__setattr__(self, "__dict__", {**rest, **values})
+
     def __hash__(self) -> int:
-        return hash(self.path)
+        return hash(self.file)
+
+    # made when they are asked for: a check of a thousand providers asks for none
+
+    @cached_property
+    def path(self) -> Path:
+        """Give the file as a path."""
+        return Path(self.file)
+
+    @cached_property
+    def directory(self) -> Path:
+        """Give the directory as a path."""
+        return Path(self.folder)
+
+    @property
+    def named(self) -> str:
+        """Give the words by which a command typed here names this provider again.
+
+        Its slug in the tree in force; else its directory as a shell takes it, with the
+        tree that its lock and kit are from where that is not the one in force.
+        """
+        from shlex import quote
+
+        try:
+            here = os.path.realpath(places.find_tree())
+        except UsageError:
+            here = ""
+        own = File(str(self.path)).tree
+        if own is not None and os.path.realpath(own) == here:
+            return self.slug
+        path = quote(str(self.directory))
+        named = self.env_lock or self.kit_name
+        if own is not None or not named or os.path.realpath(self.lock_tree) == here:
+            return path
+        return f"{path} --tree {quote(str(self.lock_tree))}"
+
+    def env_command(self) -> str:
+        """Give the command that makes its environment, as it is typed here."""
+        named = self.named
+        return f"doit env:{named}" if named == self.slug else f"tu remote env {named}"
 
     def resolve(self, rel: str) -> Path:
         """Give the absolute path of what the manifest names."""
@@ -157,11 +202,11 @@ class ProviderManifest:
         if "~" not in rel and "/." not in probe:
             # nothing to expand and nothing to go up: the usual name of a file
             if "//" not in probe:
-                return f"{self.directory}/{rel}"
+                return f"{self.folder}/{rel}"
             if rel[:1] == "/" and "//" not in f"{rel}/":
                 return rel
         expanded = os.path.expanduser(rel)  # noqa: PTH111 - pathlib raises on ~nobody
-        return posixpath.normpath(posixpath.join(self.directory, expanded))
+        return posixpath.normpath(posixpath.join(self.folder, expanded))
 
     def python_variable(self) -> str | None:
         """Name the environment variable that holds the interpreter's path, if one does."""
@@ -174,13 +219,18 @@ class ProviderManifest:
         None: its variable is unset and `doit env:` has made no environment, or the model
         lives in a container.
         """
+        file = self.python_file()
+        return None if file is None else Path(file)
+
+    def python_file(self) -> str | None:
+        """Give the same as text, for whoever asks it of many providers."""
         if self.env_kind != "venv":
             return None
         declared = _expanded(self.env_python) if self.env_python else None
         if declared is not None:
-            return self.resolve(declared)
+            return self.within(declared)
         made = self.made_environment()
-        python = made / "bin" / "python" if made else None
+        python = f"{made}/bin/python" if made else None
         return python if python is not None and os.access(python, os.F_OK) else None
 
     def made_environment(self) -> Path | None:
@@ -251,7 +301,7 @@ class ProviderManifest:
         """Open the memo of this provider's digests."""
         from remote_resident.digests import DigestMemo
 
-        return DigestMemo(places.memo_path(self.slug, self.tree))
+        return DigestMemo(places.memo_file(self.slug, self.tree))
 
     def check_weights(
         self, deep: bool = False, progress: Callable[[int, int], object] | None = None
@@ -286,7 +336,7 @@ class ProviderManifest:
         next_ = f"export {unset[0]}=DIRECTORY" if unset else None
         if "{env}" in default and self.site_packages() is None:
             why.append("the model's environment is not there")
-            next_ = f"doit env:{self.slug}" if self.env_lock else next_
+            next_ = self.env_command() if self.env_lock else next_
         wanted = default or f"${self.weights_root_env}"
         return Problem(
             step="weights",
@@ -332,8 +382,11 @@ class ProviderManifest:
         problems: list[Problem] = []
         bounds = (str(self.tree), str(self.lock_tree))
         for key, path, reason in self._named_files():
-            if not any(is_file_inside(path, bound) for bound in bounds):
+            st = file_inside(path, bounds)
+            if st is None:
                 problems += self._missing(key, Path(path), reason)
+            else:
+                self.readings.saw(path, st)
         return problems
 
     def _named_files(self) -> Iterator[tuple[str, str, str]]:
@@ -417,9 +470,8 @@ def load(
         lock_tree = _directory(os.path.abspath(tree))  # noqa: PTH100
     kept = Readings() if afresh else readings.of(file.slug, file.bound)
     values = _declared(file, kept)
-    values["path"] = Path(file.path)
-    values["directory"] = directory = Path(file.directory)
-    values["tree"] = own or directory
+    values["file"], values["folder"] = file.path, file.directory
+    values["tree"] = own or Path(file.directory)
     values["lock_tree"] = lock_tree
     return made(ProviderManifest, values)
 
@@ -454,17 +506,27 @@ _MADE = (
 """Attributes that are several of a class of their own."""
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Give the values as marshal can write them."""
-    several = {name: tuple(vars(one) for one in values[name]) for name, _ in _MADE}
-    return {**values, **several}
+_PLACED = frozenset("file folder tree lock_tree known readings".split())
+_DECLARED = tuple(
+    name for name in ProviderManifest.__annotations__ if name not in _PLACED
+)
+"""What a manifest has from its keys, in the order in which it is kept."""
 
 
-def _unplain(plain: dict[str, Any]) -> dict[str, Any]:
-    values = dict(plain)
+def _plain(values: dict[str, Any]) -> tuple[Any, ...]:
+    """Give the values as marshal can write them: without their names."""
+    several = {
+        name: tuple(tuple(vars(one).items()) for one in values[name])
+        for name, _ in _MADE
+    }
+    return tuple(({**values, **several})[name] for name in _DECLARED)
+
+
+def _unplain(plain: tuple[Any, ...]) -> dict[str, Any]:
+    values = dict(zip(_DECLARED, plain, strict=True))
     for name, kind in _MADE:
         if found := values[name]:
-            values[name] = tuple(made(kind, one) for one in found)
+            values[name] = tuple(made(kind, dict(one)) for one in found)
     return values
 
 
@@ -476,16 +538,21 @@ def _directory(path: str) -> Path:
 
 def slugs(tree: Path) -> list[str]:
     """List the directories of a tree's manifests that hold a provider.toml, in order."""
-    folder = tree / "manifests"
+    folder = f"{tree}/manifests"
     try:
-        found = sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted
+        with os.scandir(folder) as entries:
+            found = list(entries)
     except FileNotFoundError:
         return []
     except OSError as exc:
         # not the same as a tree without providers
         text = f"{folder}: {exc.strerror}, wanted the directory of the providers"
         raise UsageError(text, reason="unreadable") from None
-    return [name for name in found if os.path.lexists(f"{folder}/{name}/{FILE}")]
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            links.plain(entry.path)
+    names = sorted(entry.name for entry in found)
+    return [name for name in names if os.path.lexists(f"{folder}/{name}/{FILE}")]
 
 
 def catalog(tree: Path) -> dict[str, ProviderManifest | ManifestError]:

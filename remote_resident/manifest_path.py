@@ -6,6 +6,7 @@ Strings throughout: paths are slow to make, and a check makes them by the thousa
 import os
 import posixpath
 import stat
+from collections.abc import Iterable
 
 from remote_resident.links import real_directory
 
@@ -50,15 +51,18 @@ def is_inside(path: str, bound: str) -> bool:
     return path == bound or path.startswith(bound.rstrip("/") + "/")
 
 
-def is_file_inside(path: str, bound: str) -> bool:
-    """Say whether a regular file, itself no symlink, is there and really below `bound`.
+def file_inside(path: str, bounds: Iterable[str]) -> os.stat_result | None:
+    """Look at a regular file, itself no symlink, that is really below one of `bounds`.
 
-    False is no more than a reason to look closer.
+    None, where there is none, is no more than a reason to look closer.
     """
     head, _, tail = path.rpartition("/")
     real = f"{real_directory(head)}/{tail}"
     try:
-        mode = os.lstat(real).st_mode
+        st = os.lstat(real)
     except (OSError, ValueError):
-        return False
-    return stat.S_ISREG(mode) and is_inside(real, real_directory(bound.rstrip("/")))
+        return None
+    if not stat.S_ISREG(st.st_mode):
+        return None
+    below = (is_inside(real, real_directory(bound.rstrip("/"))) for bound in bounds)
+    return st if any(below) else None

@@ -1,4 +1,5 @@
-"""What small files read as, remembered: a manifest, a lock, a worker, a report.
+"""What small files read as, remembered: a manifest, a lock, a worker, a report; and what
+directories list.
 
 Only what follows from a file's bytes alone is kept, never what was found about them in
 their place: a reading says what a file says, and whether that is right is asked anew.
@@ -26,6 +27,8 @@ Identity = tuple[int, int, int, int]
 
 MAX_BYTES = 4 * 2**20
 """No manifest, lock or script is larger; what is was named by mistake."""
+Listing = tuple[tuple[str, bool], ...]
+"""Name, and whether it is a directory itself, in order of names."""
 NOWHERE: Identity = (0, 0, 0, 0)
 """Of no file."""
 _SETTLED_NS = 2_000_000_000
@@ -53,6 +56,12 @@ class Readings:
             yield
         finally:
             self._looked_at = None
+
+    def saw(self, file: str, st: os.stat_result) -> None:
+        """Take note of a look that somebody else took at a file, in the look in hand."""
+        entry, looked_at = self._entries.get(file), self._looked_at
+        if looked_at is not None and entry is not None and entry[0] == _identity(st):
+            looked_at.add(file)
 
     def recall(self, file: str, how: str) -> Any:
         """Give what a file was read as, if it is that file still; None: not known."""
@@ -103,6 +112,23 @@ class Readings:
             data, identity = content(file, limit)
             known = read(data)
             self.note(file, identity, how, known)
+        return known
+
+    def listing(self, folder: str) -> "Listing":
+        """Give what a directory lists: what was kept of it, where it did not change.
+
+        Each entry that comes, goes or gets another name moves the directory's own times.
+        Raises OSError.
+        """
+        return self.of_listing(folder, "listing", lambda names: names)
+
+    def of_listing(self, folder: str, how: str, read: Callable[[Listing], T]) -> T:
+        """Give what `read` makes of the names in a directory. Raises OSError."""
+        known: T | None = self.recall(folder, how)
+        if known is None:
+            names, identity = listed(folder)
+            known = read(names)
+            self.note(folder, identity, how, known)
         return known
 
     def worked(self, what: str, parts: tuple[Any, ...], work: Callable[[], T]) -> T:
@@ -188,9 +214,21 @@ def content(path: str, limit: int = MAX_BYTES) -> tuple[bytes, Identity | None]:
         before, after = _identity(found), _identity(os.fstat(fd))
     finally:
         os.close(fd)
-    settled = all(began - changed >= _SETTLED_NS for changed in before[1:3])
     whole = before == after and len(data) == found.st_size
-    return data, before if settled and whole else None
+    return data, before if whole and _settled(before, began) else None
+
+
+def listed(folder: str) -> tuple[Listing, Identity | None]:
+    """List a directory and say which it was; None as for `content`. Raises OSError."""
+    before, began = _identity(os.stat(folder)), time.time_ns()  # noqa: PTH116
+    with os.scandir(folder) as entries:
+        found = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in entries)
+    same = before == _identity(os.stat(folder))  # noqa: PTH116
+    return tuple(found), before if same and _settled(before, began) else None
+
+
+def _settled(identity: Identity, began: int) -> bool:
+    return all(began - changed >= _SETTLED_NS for changed in identity[1:3])
 
 
 def _identity(st: os.stat_result) -> Identity:
@@ -203,7 +241,7 @@ def _load(path: str) -> dict[str, tuple[Identity, dict[str, Any]]]:
 
 
 @lru_cache(maxsize=1)
-def _code() -> tuple[Any, ...]:
+def _code() -> str:
     """Tell this state of the code from every other: of its version, its files' times."""
     found: list[Any] = [__version__, sys.implementation.cache_tag]
     here = os.path.dirname(__file__)  # noqa: PTH120
@@ -213,4 +251,5 @@ def _code() -> tuple[Any, ...]:
                 if entry.name.endswith(".py"):
                     st = entry.stat()
                     found.append((entry.name, st.st_size, st.st_mtime_ns))
-    return tuple(found)
+    # one text: a list of a hundred files would be read with each provider
+    return places.text_digest(repr(found).encode())

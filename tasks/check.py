@@ -79,7 +79,7 @@ def exit_code(checks: Iterable[ProviderCheck]) -> int:
 def _named(tree: Path, names: Sequence[str] | None) -> "Loaded":
     """Load what is named, by slug or path, in order."""
     loaded: Loaded = {}
-    known = manifest.slugs(tree)
+    known = manifest.slugs(tree) if names else []
     for name in names or ():
         if name in known:
             loaded[name] = _load(tree, name)

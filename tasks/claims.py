@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from remote_resident.errors import Problem
-from tasks.ladder import Acceptance, Rung, number
-from tasks.measured import Report, over_budget
+from tasks.figures import number
+from tasks.measured import over_budget
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
+    from tasks.ladder import Acceptance, Rung
+    from tasks.report_file import Report
 
 _ARCHS = {
     "x86_64": ("x86_64", "x86-64", "amd64", "x64"),
@@ -36,10 +38,10 @@ NOTHING = Compared()
 
 def compared(
     provider: "ProviderManifest",
-    report: Report | None,
+    report: "Report | None",
     *,
     state: str,
-    acceptance: Acceptance | None = None,
+    acceptance: "Acceptance | None" = None,
     here: bool = True,
 ) -> Compared:
     """Hold each claim of a manifest against a report and an acceptance suite.
@@ -60,7 +62,7 @@ def compared(
 # -- what fails a check
 
 
-def _contradicted(provider: "ProviderManifest", report: Report) -> Iterator[Problem]:
+def _contradicted(provider: "ProviderManifest", report: "Report") -> Iterator[Problem]:
     memory, timing, slug = report.memory, report.timing, provider.slug
     for key, measured in (
         ("host.ram_budget_gb", "rss_peak_bytes"),
@@ -105,7 +107,7 @@ def _problem(
 
 
 def _status(
-    provider: "ProviderManifest", report: Report | None, state: str
+    provider: "ProviderManifest", report: "Report | None", state: str
 ) -> Iterator[str]:
     claim = f'{provider.slug}: status: "{provider.status}" declared'
     if provider.status == "verified" and state == "missing":
@@ -116,13 +118,13 @@ def _status(
         yield f"{claim}, {_passed(report)}"
 
 
-def _passed(report: Report) -> str:
+def _passed(report: "Report") -> str:
     at = report.certified.get("at")
     when = f" at {at}" if at else ""
     return f"a smoke that passed{when} measured"
 
 
-def _verified_on(provider: "ProviderManifest", report: Report) -> Iterator[str]:
+def _verified_on(provider: "ProviderManifest", report: "Report") -> Iterator[str]:
     """Name what the machine of a report is and `verified_on` does not say."""
     claim = provider.verified_on
     if not claim:
@@ -179,7 +181,7 @@ def _word_in(word: str, text: str) -> bool:
 
 
 def _ladder(
-    provider: "ProviderManifest", acceptance: Acceptance | None
+    provider: "ProviderManifest", acceptance: "Acceptance | None"
 ) -> Iterator[str]:
     """Name what admission would take too little for, by what was measured by size."""
     for rung in acceptance.rungs if acceptance else ():
@@ -195,7 +197,9 @@ def _ladder(
         )
 
 
-def _claimed(provider: "ProviderManifest", rung: Rung) -> tuple[str, float, str] | None:
+def _claimed(
+    provider: "ProviderManifest", rung: "Rung"
+) -> tuple[str, float, str] | None:
     """Give what is declared for a size, as admission looks it up; None: nothing."""
     on_host = rung.pool == "host"
     steps = provider.host_ladder if on_host else provider.gpu_ladder

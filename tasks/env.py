@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from remote_resident import interpreters, places
 from remote_resident.errors import Problem, ProviderError
-from tasks import child, environment, lock
+from tasks import child, installed, lock
 from tasks import pins as locked
 from tasks.step import Making, StepResult, failed, refused
 
@@ -129,11 +129,11 @@ def _wanted(provider: "ProviderManifest") -> tuple["Lock | None", list[Problem]]
     if provider.env_lock is None:
         text = f"{provider.slug}: [env] lock: none declared found, one wanted"
         return None, [_problem("lock_missing", text)]
-    return environment.read_lock(provider, STEP)
+    return installed.read_lock(provider, STEP)
 
 
 def _complete(pins: "Lock", python: Path, slug: str) -> bool:
-    return python.is_file() and not environment.compare(locked.of(pins), python, slug)
+    return python.is_file() and not installed.compare(locked.of(pins), python, slug)
 
 
 def _hold(file: TextIO) -> Iterator[str]:
@@ -204,7 +204,7 @@ def _made(
     fault = yield from install(provider, python, pins, free_bytes)
     if fault is not None:
         return replace(fault, step=STEP)
-    found = environment.compare(locked.of(pins), python, provider.slug)
+    found = installed.compare(locked.of(pins), python, provider.slug)
     if found:
         return failed(STEP, found)
     return StepResult(STEP, "done", detail=str(python))
@@ -237,7 +237,7 @@ def _own_version() -> str:
 
 def _asked_version(python: str) -> str | None:
     code = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
-    answer = environment.ask([python, "-I", "-c", code])
+    answer = installed.ask([python, "-I", "-c", code])
     return None if isinstance(answer, str) or not answer else answer[-1].strip()
 
 
@@ -270,11 +270,11 @@ def pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _pip_runs(python: Path, pins: "Lock", work: Path) -> list[list[str]]:
     """Give the options of each run of pip, in order."""
     site = interpreters.site_packages(python)
-    installed = environment.read_site(site)[0] if site else {}
+    there = installed.read_site(site)[0] if site else {}
     torn = any(
-        version.endswith(environment.HALF)
+        version.endswith(installed.HALF)
         for pin in pins.pins
-        for version in installed.get(pin.name, [])
+        for version in there.get(pin.name, [])
     )
     # pip takes what was torn for installed
     options = ["--ignore-installed"] if torn else []
@@ -306,7 +306,7 @@ def _pip(
     problem = _pip_problem(provider.slug, python, pins, lines, _how(ended))
     if not _MISMATCH.search("\n".join(lines)):
         problem = _if_full(problem, python.parent, free_bytes)
-    return failed(environment.STEP, [problem], lines=lines)
+    return failed(installed.STEP, [problem], lines=lines)
 
 
 def _pip_problem(
@@ -347,7 +347,7 @@ def _verify(
         return None
     shown = " ".join(provider.env_verify)
     text = f"{provider.slug}: [env] verify: {shown}: {_how(ended)} found, exit 0 wanted"
-    return failed(environment.STEP, [_problem("verify_failed", text)], lines=lines)
+    return failed(installed.STEP, [_problem("verify_failed", text)], lines=lines)
 
 
 def _run(
@@ -372,4 +372,4 @@ def _how(ended: "Ended") -> str:
 
 
 def _problem(reason: str, text: str, next: str | None = None) -> Problem:
-    return Problem(step=environment.STEP, reason=reason, text=text, next=next)
+    return Problem(step=installed.STEP, reason=reason, text=text, next=next)

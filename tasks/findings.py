@@ -1,19 +1,23 @@
 """What a look at one provider finds: is it well formed, does its set-up still hold."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remote_resident import places
 from remote_resident.errors import Problem, ProviderError, UsageError
-from tasks import environment, ladder, measured, pins
+from tasks import environment, installed, measured, pins
 from tasks.claims import compared
+from tasks.report_file import ACCEPTED
 
 if TYPE_CHECKING:
     from ast import stmt
 
     from remote_resident.manifest import ProviderManifest
+    from tasks.ladder import Acceptance
 
 Claims = Mapping[str, Sequence[str]]
 """Operation -> the slugs of the providers that claim it."""
@@ -234,8 +238,10 @@ def _machine(
     provider: "ProviderManifest", declared: list[Problem], *, deep: bool
 ) -> ProviderCheck:
     """Hold what was set up here against what is declared now."""
-    path = measured.report_path(provider)
-    if not measured.there(path):
+    file = places.measured_file(provider.slug, provider.tree)
+    if provider.readings.recall(file, "report") is None and not measured.there(
+        Path(file)
+    ):
         notes = compared(provider, None, state="missing").notes
         return ProviderCheck(
             slug=provider.slug,
@@ -244,10 +250,10 @@ def _machine(
             warnings=tuple(provider.warnings()),
         )
     weights = provider.check_weights(deep=deep)
-    python = provider.python_executable()
+    python = provider.python_file()
     kept = provider.readings
-    site = environment.see(python, kept) if python else environment.NOTHING
-    held, notes = _report(provider, path, weights.digests, site)
+    site = installed.see(python, kept) if python else installed.NOTHING
+    held, notes = _report(provider, file, weights.digests, site)
     problems = [
         *declared,
         *environment.problems(provider, site=site),
@@ -275,25 +281,34 @@ def _kit_here(provider: "ProviderManifest") -> list[Problem]:
 
 def _report(
     provider: "ProviderManifest",
-    path: Path,
+    file: str,
     weights: Mapping[str, str],
-    site: environment.Site,
+    site: installed.Site,
 ) -> tuple[list[Problem], tuple[str, ...]]:
     """Say what is wrong with a report, and what else is worth knowing of it."""
     try:
-        report = measured.read(path, provider.readings)
+        report = measured.read(file, provider.readings)
     except ProviderError as error:
         return [_stale(provider, str(error))], ()
     if report is None:
         return [], ()
     changes = measured.differs(provider, report, weights=weights, site=site)
     state = "stale" if changes else "current"
-    accepted, damaged = ladder.found(path)
+    accepted, damaged = _accepted(file)
     held = compared(provider, report, state=state, acceptance=accepted)
     problems = [*held.problems]
     if changes:
         problems.insert(0, _stale(provider, f"{provider.slug}: {'; '.join(changes)}"))
     return problems, (*held.notes, *damaged)
+
+
+def _accepted(report: str) -> "tuple[Acceptance | None, list[str]]":
+    """Give what lies beside a report; most providers have nothing there."""
+    if not os.path.lexists(f"{report.removesuffix('.toml')}{ACCEPTED}"):
+        return None, []
+    from tasks import ladder
+
+    return ladder.found(Path(report))
 
 
 def _stale(provider: "ProviderManifest", text: str) -> Problem:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from remote_resident.errors import ProviderError
-from tasks import measured
-from tasks.measured import Report
+from tasks import report_file
+from tasks.report_file import Report
 
 KEPT = 50
 """How many reports of one provider are kept; the oldest go."""
@@ -49,7 +49,7 @@ def keep(path: Path, report: Report, text: str) -> None:
     """
     folder = directory(path)
     with suppress(OSError, ValueError, ProviderError):
-        before = measured.read(path)
+        before = report_file.read(path)
         if before is not None:
             _add(folder, before, path.read_text(encoding="utf-8"))
     _add(folder, report, text)
@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[list[Report], list[str]]:
     reports, damaged = [], []
     for file in _files(directory(path))[-KEPT:]:
         try:
-            report = measured.read(file)
+            report = report_file.read(file)
         except ProviderError as exc:
             damaged.append(str(exc))
             continue
@@ -92,7 +92,7 @@ def _add(folder: Path, report: Report, text: str) -> None:
             if file.read_text(encoding="utf-8") == text:
                 return
         except (FileNotFoundError, NotADirectoryError):
-            measured.write_whole(file, text)
+            report_file.write_whole(file, text)
             return
         except (OSError, UnicodeDecodeError):
             continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from remote_resident import interpreters, readings
 from remote_resident.errors import ProviderError
 from remote_resident.readings import Readings
-from tasks import environment
+from tasks import installed as seen
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
@@ -27,7 +27,7 @@ def inputs(
     provider: "ProviderManifest",
     weights: Mapping[str, str | None],
     kept: Readings | None = None,
-    site: environment.Site | None = None,
+    site: seen.Site | None = None,
 ) -> dict[str, object]:
     """Give what a report rests on, as it is now.
 
@@ -37,17 +37,17 @@ def inputs(
     read. Raises ProviderError (`stale`) where the manifest is not any more what was
     loaded.
     """
-    python = provider.python_executable()
+    python = provider.python_file()
     small = Readings() if kept is None else kept
     if site is None:
-        site = environment.see(python, small) if python else environment.NOTHING
+        site = seen.see(python, small) if python else seen.NOTHING
     distributions = installed(site)
     lock = provider.lock_file()
     return {
         "manifest": _manifest(provider, kept),
         "lock": None if lock is None else _digest(lock, small),
-        "worker": _digest_all("worker", _worker_files(provider), small),
-        "smoke": _digest_all("smoke", _smoke_files(provider), small),
+        "worker": _digest_all("worker", _worker_files(provider, small), small),
+        "smoke": _digest_all("smoke", _smoke_files(provider, small), small),
         "worker_side": _worker_side(),
         "kit_commit": _kit_commit(provider),
         "interpreter": interpreter_version(python, site.layout),
@@ -62,7 +62,7 @@ def inputs(
     }
 
 
-def installed(site: environment.Site) -> dict[str, str] | None:
+def installed(site: seen.Site) -> dict[str, str] | None:
     """Give name and version of every installed distribution; None: not known."""
     found = site.versions
     if not found and not site.plain:
@@ -75,18 +75,18 @@ def _versions(found: list[str]) -> str:
 
 
 def interpreter_version(
-    python: Path | None, layout: interpreters.Layout | None = None
+    python: str | None, layout: interpreters.Layout | None = None
 ) -> str | None:
     """Give an interpreter's version as its environment states it; None: not known."""
     if python is None:
         return None
-    settings = layout.settings if layout else interpreters.settings(python)
+    settings = layout.settings if layout else interpreters.settings(Path(python))
     stated = settings.get("version") or settings.get("version_info")
     if stated:
         return stated
     import re
 
-    named = re.search(r"(\d+\.\d+)$", str(python.resolve()))
+    named = re.search(r"(\d+\.\d+)$", os.path.realpath(python))
     return named.group(1) if named else None
 
 
@@ -159,9 +159,9 @@ def _manifest(provider: "ProviderManifest", kept: Readings | None) -> str:
     return found
 
 
-def _worker_files(provider: "ProviderManifest") -> list[str]:
+def _worker_files(provider: "ProviderManifest", kept: Readings) -> list[str]:
     """List the worker and the modules beside it, which it may import."""
-    beside = set(_modules(str(provider.directory)))
+    beside = set(_modules(provider.folder, kept))
     for script in (provider.smoke_script, provider.accept_script):
         if script:
             beside.discard(provider.within(script))
@@ -170,26 +170,30 @@ def _worker_files(provider: "ProviderManifest") -> list[str]:
     return sorted(beside)
 
 
-def _modules(folder: str) -> Iterator[str]:
+def _modules(folder: str, kept: Readings) -> Iterator[str]:
     try:
-        # read at once: a directory left open would outlive a caller that stops early
-        with os.scandir(folder) as found:
-            entries = list(found)
+        entries = kept.listing(folder)
     except OSError:
         return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _modules(entry.path)
-        elif entry.name.endswith(".py"):
-            yield entry.path
+    for name, is_directory in entries:
+        if is_directory:
+            yield from _modules(f"{folder}/{name}", kept)
+        elif name.endswith(".py"):
+            yield f"{folder}/{name}"
 
 
-def _smoke_files(provider: "ProviderManifest") -> list[str]:
+def _smoke_files(provider: "ProviderManifest", kept: Readings) -> list[str]:
     """List the script, and the provider's files that a request names."""
     if provider.smoke_script:
         return [provider.within(provider.smoke_script)]
-    folder = str(provider.directory)
-    named = {posixpath.join(folder, t) for t in _texts(provider.smoke_request) if t}
+    folder = provider.folder
+    try:
+        there = {name for name, _ in kept.listing(folder)}
+    except OSError:
+        there = set()
+    # a plain name that is not listed is no file
+    texts = (t for t in _texts(provider.smoke_request) if t in there or "/" in t)
+    named = {posixpath.join(folder, text) for text in texts}
     return sorted(filter(_is_file, named))
 
 

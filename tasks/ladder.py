@@ -3,16 +3,16 @@
 It lies beside the measured report, and says nothing of what it was measured with.
 """
 
-import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from remote_resident.errors import ProviderError
+from tasks.figures import change as change
+from tasks.figures import number as number
+from tasks.report_file import ACCEPTED
 
-_ENDING = ".accept.toml"
 POOLS = ("host", "device")
 
 
@@ -54,7 +54,7 @@ class Acceptance:
 
 def beside(report: Path) -> Path:
     """Name the file that belongs to the report at a path."""
-    return report.with_name(f"{report.name.removesuffix('.toml')}{_ENDING}")
+    return report.with_name(f"{report.name.removesuffix('.toml')}{ACCEPTED}")
 
 
 def read(path: Path) -> Acceptance | None:
@@ -88,30 +88,10 @@ def read(path: Path) -> Acceptance | None:
 
 def found(report: Path) -> tuple[Acceptance | None, list[str]]:
     """Read what lies beside the report at a path, and say what is damaged about it."""
-    if not os.path.lexists(f"{str(report).removesuffix('.toml')}{_ENDING}"):
-        # asked in every check, of providers that mostly have none
-        return None, []
     try:
         return read(beside(report)), []
     except ProviderError as exc:
         return None, [str(exc)]
-
-
-def number(table: Mapping[str, Any], key: str) -> float | None:
-    """Give a number of a file, finite and not below zero; None: not known."""
-    value = change(table, key)
-    return None if value is None or value < 0 else value
-
-
-def change(table: Mapping[str, Any], key: str) -> float | None:
-    """Give a finite number of a file, below zero where less was left; None: not known."""
-    value = table.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 def _rungs(path: Path, found: object) -> Iterator[Rung]:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from remote_resident.errors import Problem
-from tasks.pins import normalised
+from tasks.distributions import normalised
 from tasks.step import Making, StepResult, failed, refused
 
 MAX_BYTES = 64 * 2**20

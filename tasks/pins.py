@@ -25,14 +25,6 @@ class Pins(NamedTuple):
     recipe: tuple[str, ...]
 
 
-def normalised(name: str) -> str:
-    """Give a distribution's name as the index compares names."""
-    name = name.lower().replace("_", "-").replace(".", "-")
-    while "--" in name:
-        name = name.replace("--", "-")
-    return name
-
-
 def read(file: str, kept: "Readings") -> "tuple[Pins | None, list[Problem]]":
     """Give what a lock pins, from what is kept where it is known; else every fault."""
     known = kept.recall(file, "lock")

@@ -10,9 +10,9 @@ from typing import Any, TextIO
 
 from remote_resident.cli.signals import Cut
 from remote_resident.errors import OUR_ERROR, USAGE, ManifestError, UsageError
-from tasks.commands import as_tu
 from tasks.screen import Facts, Screen
 from tasks.step import STEPS, StepResult, exit_code
+from tasks.verdicts import as_tu
 
 ROWS_VARIABLE = "TU_REMOTE_ROWS"
 MANIFEST = "manifest"

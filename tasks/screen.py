@@ -6,12 +6,11 @@ else gets them plain, one line each, without a control code.
 
 import os
 import re
-import shutil
 import sys
-import textwrap
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -71,6 +70,8 @@ class Screen:
         self._lock = threading.RLock()
         self._working: dict[tuple[str, str], _Working] = {}
         self._live: Live | None = None
+        self._held: list[str] | None = None
+        """Results that are written together; None: each is written as it comes."""
 
     # -- what happens
 
@@ -202,7 +203,27 @@ class Screen:
             (f"{_seconds(result.seconds):>7}  " if result.seconds else "", "dim"),
         ]
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write the results of the block at once, where no terminal shows them.
+
+        For results that are all there: a write for each costs more than to find it out.
+        """
+        if self._held is not None or _is_terminal(self.results):
+            yield
+            return
+        self._held = []
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            self._raw(self.results, "".join(held))
+
     def _write(self, stream: TextIO, spans: list[Span], indent: int) -> None:
+        held = self._held if stream is self.results else None
+        if held is not None:
+            held.append(_line(spans, stream, styled=False))
+            return
         terminal = _is_terminal(stream)
         lines = _wrapped(spans, indent, _width()) if terminal else [spans]
         styled = terminal and self.color
@@ -353,6 +374,8 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _width() -> int:
+    import shutil
+
     return max(40, shutil.get_terminal_size().columns)
 
 
@@ -367,6 +390,8 @@ def _wrapped(spans: list[Span], indent: int, width: int) -> list[list[Span]]:
     if crowded or width - indent < _NARROW:
         indent = min(indent, _VERDICT_WIDTH + 2)
     start = indent if crowded and left > indent else left
+    import textwrap
+
     pieces = textwrap.wrap(
         text,
         width,

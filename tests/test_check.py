@@ -11,7 +11,7 @@ import pytest
 from small_tree import MANIFEST, look_alike, pin, provider, tree
 
 from remote_resident.errors import UsageError
-from tasks import check, claims, commands, findings, measured
+from tasks import check, claims, findings, measured, verdicts
 
 LONG_AGO = 1_000_000_000
 WEIGHTS = """
@@ -437,7 +437,7 @@ def test_an_image_that_can_change_is_said_and_fails_nothing(root: Path) -> None:
     (root / "manifests/m/provider.toml").write_text(text)
 
     (one,) = check.check(root)
-    ((_, result),) = commands.judged("check", [one])
+    ((_, result),) = verdicts.judged("check", [one])
 
     assert one.ok
     assert result.lines == [

@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -109,3 +109,51 @@ def test_no_room_is_called_utils(folder: str) -> None:
     nobody = {"utils", "helpers", "common", "manager", "base", "util", "misc"}
 
     assert not {path for path in modules(folder) if path.stem in nobody}
+
+
+def named() -> dict[str, Path]:
+    """Map the dotted name of every module of the product to its file."""
+    files = [*modules("remote_resident"), *modules("tasks")]
+    parts = {file: file.relative_to(ROOT).with_suffix("").parts for file in files}
+    return {".".join(p).removesuffix(".__init__"): file for file, p in parts.items()}
+
+
+def needed(path: Path, known: Mapping[str, Path]) -> set[str]:
+    """Name the modules that a file imports, at any depth and for its types too."""
+    found = set()
+    for name in imports(path):
+        above = name.rpartition(".")[0]
+        found.update({name if name in known else above} & set(known))
+    # a name that a module imports is found in its package as well
+    return {name for name in found if known[name] != path}
+
+
+def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
+    """Give the groups of modules that all lead to one another."""
+    leads: dict[str, set[str]] = {}
+    for start in arrows:
+        seen: set[str] = set()
+        todo = [start]
+        while todo:
+            new = arrows[todo.pop()] - seen
+            seen |= new
+            todo += new
+        leads[start] = seen
+    groups = {
+        tuple(sorted(other for other in leads[name] if name in leads[other]))
+        for name in leads
+        if name in leads[name]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def test_no_rooms_import_one_another_in_a_circle() -> None:
+    known = named()
+
+    assert circles({name: needed(path, known) for name, path in known.items()}) == []
+
+
+def test_a_circle_is_seen_wherever_it_closes() -> None:
+    arrows = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e"}}
+
+    assert circles(arrows) == [["b", "c"], ["e"]]

@@ -116,7 +116,7 @@ def test_no_file_is_named(tmp_path: Path) -> None:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     at=st.integers(0, len(ECHO) - 1),
     cut=st.integers(0, 12),
@@ -467,7 +467,7 @@ def test_all_that_a_manifest_has_comes_from_a_key_or_a_place(tmp_path: Path) -> 
     declared = {field.name for field in fields(echo)}
 
     assert set(vars(echo)) == declared
-    places = {"path", "directory", "tree", "lock_tree"}
+    places = {"file", "folder", "tree", "lock_tree"}
     assert declared == set(DEFAULTS) | places | {"known", "readings"}
 
 
@@ -563,7 +563,7 @@ def test_what_runs_is_in_the_digest_and_what_is_claimed_is_not(tmp_path: Path) -
     digest = manifest.effective_digest(echo)
 
     claimed = replace(echo, status="verified", verified_on="today", description="x")
-    moved = replace(echo, tree=Path("/elsewhere"), directory=Path("/elsewhere/echo"))
+    moved = replace(echo, tree=Path("/elsewhere"), folder="/elsewhere/echo")
     changed = replace(echo, runtime_worker_args=("--fast",))
     repinned = replace(
         echo,

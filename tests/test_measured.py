@@ -17,7 +17,8 @@ from small_tree import tree as small_tree
 from remote_resident.errors import ProviderError
 from remote_resident.manifest import ProviderManifest
 from tasks import history, measured, smoke
-from tasks.measured import Device, Report
+from tasks.gpus import Device
+from tasks.measured import Report
 
 ROOT = Path(__file__).parents[1]
 WEIGHT = b"weights"
@@ -413,11 +414,12 @@ def test_what_cannot_be_kept_is_not_certified_and_says_why(tree: Path) -> None:
 IN_TMPFS = 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1/m.toml"'
 FULL = """
 import sys; from pathlib import Path; from tasks import measured
+from remote_resident.errors import ProviderError
 path = Path(sys.argv[1])
 path.with_name("filler").write_bytes(bytes(60 << 10))
 try:
     measured.write_whole(path, "x" * (60 << 10))
-except measured.ProviderError as exc:
+except ProviderError as exc:
     print(exc.reason, exc, exc.next, [p.name for p in path.parent.iterdir()], sep="|")
 """
 

@@ -1,14 +1,23 @@
-"""`tu`: what was typed, to one command's module and its answer."""
+"""`tu`: what was typed, to one command's module and its answer.
 
-import argparse
+A plain `tu remote check`, which CI and every habit runs, is read here; all else, and all
+that is wrong, by argparse in `typed`.
+"""
+
+import gc
+import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stdout
-from importlib import import_module
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from typing import Any, NoReturn, TextIO
 
-from remote_resident.cli import signals
-from remote_resident.cli.answer import (
+from remote_resident import later
+
+# dataclasses imports it, and what is done here mostly does not
+later.load("inspect")
+
+from remote_resident.cli import signals  # noqa: E402
+from remote_resident.cli.answer import (  # noqa: E402
     Answer,
     Asked,
     emit,
@@ -16,54 +25,32 @@ from remote_resident.cli.answer import (
     open_streams,
     our_error,
 )
-from remote_resident.errors import OK, USAGE, ProviderError, UsageError
+from remote_resident.cli.tables import COMMANDS  # noqa: E402
+from remote_resident.errors import OK, ProviderError  # noqa: E402
 
-COMMANDS = {
-    "setup": "bring this machine to what a provider declares, and prove it",
-    "check": "say whether all that is declared still holds; read-only",
-    "verify": "read every weight in full, whatever is remembered of it",
-    "list": "list the providers",
-    "report": "show what this machine measured",
-    "accept": "put a provider through the acceptance suite that its status rests on",
-    "env": "create a provider's environment by its lock's recipe",
-    "lock": "resolve a lock anew",
-    "room": "say whether a provider would fit beside what this machine holds now",
-    "call": "ask a provider for one answer",
-    "ps": "list who holds memory on this machine, whoever started it",
-    "stop": "end a provider's worker",
-    "restart": "end a provider's worker, forget its failed starts, start it anew",
-    "logs": "show what a provider's workers wrote",
-    "daemon": "run the host daemon, which watches jobs and owns endpoints",
+_SWITCHES: dict[str, dict[str, Any]] = {
+    "--json": {"json": True},
+    "--quiet": {"quiet": True},
+    "--no-color": {"color": False},
 }
-"""Each is the module of that name here, with `arguments(parser)` and `run(asked)`."""
-
-GROUPS = {
-    "job": "run long jobs, watch and cancel them",
-    "endpoint": "register and use model services that are swapped in on demand",
+_CHECK_SWITCHES: dict[str, dict[str, Any]] = {
+    "--no-machine": {"machine": False},
+    "--deep": {"deep": True},
 }
-"""Each is a package of that name here, with a table of commands of its own."""
-
-# a module's name becomes one of this package, where it would hide the builtin
-_MODULES = {"list": "listing"}
-
-_GLOBAL = """\
-options, before or after the command:
-  --tree DIR   the tree to work on: else TU_REMOTE_TREE, else the directory around
-               this one that has manifests/, else the one that came with tu
-  --json       one JSON document on stdout, and nothing else there
-  --quiet      no progress, and no word about what is as it should be
-  --no-color   as if NO_COLOR were set
-  --version    the version of tu
-  -h, --help   this help, or a command's
-"""
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError, where argparse would print and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse what was typed."""
-        raise UsageError(f"{self.prog}: {message}", next=f"{self.prog} --help")
+def start() -> NoReturn:
+    """Run this process's command line, and end the process."""
+    if _plain_check(sys.argv[1:]) is None:
+        sys.exit(main())
+    # neither cycles are looked for nor what a check holds is taken apart: either would
+    # take a good part of its time, and nothing runs after it
+    gc.disable()
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,150 +75,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _answer(words: list[str], stdout: TextIO) -> Answer:
-    known, rest = _global_parser().parse_known_args(words)
-    asked = Asked(
-        tree=known.tree,
-        json=known.json,
-        quiet=known.quiet,
-        color=known.color,
-        stdout=stdout,
-    )
-    if known.version:
-        from remote_resident import __version__
+    plain = _plain_check(words)
+    if plain is None:
+        from remote_resident.cli import typed
 
-        return Answer(document={"version": __version__}, text=f"tu {__version__}")
-    path, rest = _split(rest)
-    if known.help or _table(path) is not None:
-        text = _help(path)
-        return _told(text) if known.help else _refused_with_help(text, path)
-    parser = _parser(path)
-    command = _module(path)
-    command.arguments(parser)
-    parser.parse_args(rest, namespace=asked)
-    answer = command.run(asked)
-    assert isinstance(answer, Answer)
-    return answer
+        return typed.answer(words, stdout)
+    from remote_resident.cli import check
+
+    return check.run(Asked(stdout=stdout, **plain))
 
 
-def _global_parser() -> Parser:
-    parser = Parser(prog="tu", add_help=False, allow_abbrev=False)
-    parser.add_argument("--tree")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quiet", action="store_true")
-    parser.add_argument("--no-color", dest="color", action="store_false")
-    parser.add_argument("--version", action="store_true")
-    parser.add_argument("-h", "--help", action="store_true")
-    return parser
-
-
-def _split(rest: list[str]) -> tuple[list[str], list[str]]:
-    """Take the command's words off: as many as name a group, and the command."""
-    path: list[str] = []
-    while rest and (table := _table(path)) is not None:
-        word, *rest = rest
-        if word not in table:
-            raise _unknown(path, word, table)
-        path.append(word)
-    return path, rest
-
-
-def _table(path: list[str]) -> Mapping[str, str] | None:
-    """Give what may follow these words; None: they are a command's."""
-    if not path:
-        return {"remote": "all commands"}
-    if path == ["remote"]:
-        return {**COMMANDS, **GROUPS}
-    if len(path) == 2 and path[1] in GROUPS:
-        table: Mapping[str, str] = import_module(f"{__name__}.{path[1]}").COMMANDS
-        return table
-    return None
-
-
-def _unknown(path: list[str], word: str, table: Mapping[str, str]) -> UsageError:
-    close = [f"{_full([*path, near])}" for near in _near(word, table)]
-    if not path and not close:
-        close = [_full(["remote", near]) for near in _near(word, _table(["remote"]))]
-    meant = f"; near: {', '.join(close)}" if close else ""
-    return UsageError(
-        f"{_full([*path, word])}: no such command{meant}", next=f"{_full(path)} --help"
-    )
-
-
-def _near(word: str, known: Collection[str] | None) -> list[str]:
-    import difflib
-
-    known = known or ()
-    return [word] if word in known else difflib.get_close_matches(word, known, n=3)
-
-
-def _full(path: list[str]) -> str:
-    return " ".join(["tu", *path])
-
-
-def _module(path: list[str]) -> Any:
-    *groups, verb = path[1:]
-    return import_module(".".join([__name__, *groups, _MODULES.get(verb, verb)]))
-
-
-def _parser(path: list[str]) -> Parser:
-    what = (_table(path[:-1]) or {})[path[-1]]
-    return Parser(
-        prog=_full(path),
-        description=f"{what[0].upper()}{what[1:]}.",
-        epilog=_GLOBAL,
-        add_help=False,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def _help(path: list[str]) -> str:
-    table = _table(path)
-    if table is None:
-        parser = _parser(path)
-        _module(path).arguments(parser)
-        return parser.format_help()
-    prefix = ""
-    if not path:
-        table, prefix = _table(["remote"]) or {}, "remote "
-    width = max(map(len, table), default=0)
-    lines = [f"  {prefix}{name:{width}}  {what}" for name, what in table.items()]
-    return "\n".join(
-        [
-            f"usage: {_full(path)} {prefix}COMMAND [options]",
-            "",
-            _purpose(path),
-            "",
-            *lines,
-            "",
-            _GLOBAL,
-        ]
-    )
-
-
-def _purpose(path: list[str]) -> str:
-    what = GROUPS.get(path[-1]) if path else None
-    if what is None:
-        return "Set up, verify and hold scientific models on this machine."
-    return f"{what[0].upper()}{what[1:]}."
-
-
-def _told(text: str) -> Answer:
-    return Answer(document={"help": text}, text=text.rstrip())
-
-
-def _refused_with_help(text: str, path: list[str]) -> Answer:
-    error = "no command found, one wanted"
-    document = {
-        "ok": False,
-        "reason": UsageError.default_reason,
-        "error": error,
-        "problems": [],
-        "next": f"{_full(path)} --help",
+def _plain_check(words: list[str]) -> dict[str, Any] | None:
+    """Read a plain `remote check`; None: another command, or not certainly right."""
+    found: dict[str, Any] = {
+        "tree": None,
+        "json": False,
+        "quiet": False,
+        "color": True,
+        "machine": True,
+        "deep": False,
     }
-    return Answer(
-        document=document, notes=f"{text.rstrip()}\n\ntu: {error}", code=USAGE
-    )
+    command: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word == "--tree":
+            found["tree"] = next(left, "-")
+        elif word in _SWITCHES:
+            found |= _SWITCHES[word]
+        elif word in _CHECK_SWITCHES and len(command) == 2:
+            found |= _CHECK_SWITCHES[word]
+        elif word[:1] in ("", "-"):
+            return None
+        else:
+            command.append(word)
+    found["slugs"] = command[2:]
+    usual = command[:2] == ["remote", "check"] and (found["tree"] or "x")[0] != "-"
+    return found if usual else None
 
 
 def _cut(cut: signals.Cut) -> Answer:
@@ -240,4 +119,4 @@ def _cut(cut: signals.Cut) -> Answer:
     return Answer(document=answer.document, notes=answer.notes, code=cut.exit_code)
 
 
-__all__ = ["COMMANDS", "OK", "main"]
+__all__ = ["COMMANDS", "OK", "main", "start"]

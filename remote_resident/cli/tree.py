@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from remote_resident import places
-from remote_resident.cli.answer import Answer, Asked
+from remote_resident.cli.answer import Answer, Asked, escaped
 from remote_resident.errors import REASONS, Problem, UsageError
 
 
@@ -60,7 +60,7 @@ def graph(
     lines, rows = reporting.streams()
     screen = code("screen").Screen(lines, quiet=asked.quiet, color=asked.color)
     reporter = reporting.Reporter(screen, reporting.Rows(rows))
-    reporter.typed = code("commands").typed_paths(name for _, name in names)
+    reporter.typed = code("verdicts").typed_paths(name for _, name in names)
     selection = code("selection").Selection(names=tuple(dict.fromkeys(names)))
     return code("graph").run(root, selection, reporter, alone=alone)
 
@@ -72,12 +72,13 @@ def screen(asked: Asked) -> Any:
 
 def judged(asked: Asked, step: str, checks: list[Any]) -> Answer:
     """Show what a look at each provider came to, and give the answer."""
-    commands, shown = code("commands"), screen(asked)
+    verdicts, shown = code("verdicts"), screen(asked)
     shown.slug_width = max((len(found.slug) for found in checks), default=0)
-    results = commands.judged(step, checks)
-    typed = commands.typed_paths(asked.slugs)
-    for slug, result in results:
-        shown.finished(slug, commands.as_tu(result, typed))
+    results = verdicts.judged(step, checks)
+    typed = verdicts.typed_paths(asked.slugs)
+    with shown.together():
+        for slug, result in results:
+            shown.finished(slug, verdicts.as_tu(result, typed))
     document = {
         "ok": all(found.ok for found in checks),
         "providers": [found.as_dict() for found in checks],
@@ -117,7 +118,10 @@ def _next(lines: list[str]) -> str | None:
 
 
 def columns(lines: Sequence[tuple[str, ...]]) -> str:
-    """Lay lines out so that their cells stand under one another."""
+    """Lay lines out so that their cells stand under one another, each on one line."""
+    lines = [
+        tuple(escaped(cell).replace("\n", "\\n") for cell in line) for line in lines
+    ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(

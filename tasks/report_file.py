@@ -1,0 +1,160 @@
+"""The file of a measured report: where it is, what it reads as, how it is put in place."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remote_resident import places, readings
+from remote_resident.errors import ProviderError
+
+if TYPE_CHECKING:
+    from remote_resident.manifest import ProviderManifest
+    from remote_resident.readings import Readings
+
+SCHEMA = 1
+"""Of the report; a report with any other is refused."""
+
+ACCEPTED = ".accept.toml"
+"""How the file of an acceptance suite ends, beside a report."""
+TABLES = ("machine", "inputs", "timing", "memory", "answer", "certified")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A measured report; what is not known is not in its tables."""
+
+    slug: str
+    machine: Mapping[str, object]
+    inputs: Mapping[str, object]
+    timing: Mapping[str, object]
+    """Seconds."""
+    memory: Mapping[str, object]
+    """Bytes, MiB and GiB, as the names say."""
+    answer: Mapping[str, object]
+    certified: Mapping[str, object]
+    path: Path | None = field(default=None, compare=False)
+
+    def as_dict(self) -> dict[str, object]:
+        """Give the tables as they stand in the file."""
+        tables = {name: getattr(self, name) for name in TABLES}
+        return {"schema": SCHEMA, "slug": self.slug, **tables}
+
+
+def report_path(provider: "ProviderManifest") -> Path:
+    """Name the report of a provider on this machine."""
+    return places.measured_path(provider.slug, provider.tree)
+
+
+def there(path: Path) -> bool:
+    """Say whether there is a report.
+
+    Raises ProviderError (`unreadable`) where the path cannot be looked at.
+    """
+    try:
+        return path.exists()
+    except OSError as exc:
+        raise ProviderError(
+            f"{path}: {exc.strerror}, a path that can be looked at wanted",
+            reason="unreadable",
+            next='export TU_REMOTE_HOME="$HOME/.tu-remote"',
+        ) from None
+
+
+def read(path: str | Path, kept: "Readings | None" = None) -> Report | None:
+    """Read a report; None where there is none. `kept`: what it read as before.
+
+    One whose path is given as text does not carry it.
+
+    Raises ProviderError (`stale`) for what is not a report of this schema.
+    """
+    kept = readings.Readings() if kept is None else kept
+    try:
+        tables = kept.of(str(path), "report", _tables)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as exc:
+        raise _unreadable(Path(path), str(exc)) from None
+    return Report(
+        slug=str(tables.get("slug")),
+        path=path if isinstance(path, Path) else None,
+        **{n: tables[n] for n in TABLES},
+    )
+
+
+def _tables(data: bytes) -> dict[str, object]:
+    """Read a report's text. Raises ValueError, which says what was found."""
+    import tomllib
+
+    text = data.decode()
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as exc:
+        raise ValueError(f"no TOML found ({exc})") from None
+    if tables.get("schema") != SCHEMA:
+        raise ValueError(f"schema {tables.get('schema')!r} found")
+    missing = [name for name in TABLES if not isinstance(tables.get(name), dict)]
+    if missing:
+        raise ValueError(f"no table {', '.join(missing)} found")
+    return tables
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Put a text in a file's place: under another name, to the disk, then renamed.
+
+    `mode` is what the umask leaves of it. Raises as `write` does.
+    """
+    from secrets import token_hex
+
+    places.ensure(path.parent)
+    new = path.with_name(f".{path.name[:200]}.{token_hex(4)}.new")
+    try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _to_disk(path.parent)
+    except OSError as exc:
+        raise _unwritable(path, exc) from exc
+    finally:
+        # gone already where all went well
+        with contextlib.suppress(OSError):
+            new.unlink()
+
+
+def _to_disk(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(path: Path, exc: OSError) -> ProviderError:
+    import errno
+    import shlex
+
+    folder = shlex.quote(str(path.parent))
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ProviderError(
+            f"{path}: {exc.strerror}, space for the file wanted",
+            reason="disk_full",
+            next=f"df -h {folder}",
+        )
+    return ProviderError(
+        f"{path}: {exc.strerror}, a file that uid {os.geteuid()} can write wanted",
+        reason="unreadable",
+        next=f"ls -ld {folder}",
+    )
+
+
+def _unreadable(path: Path, found: str) -> ProviderError:
+    return ProviderError(
+        f"{path}: {found}, a measured report of schema {SCHEMA} wanted",
+        reason="stale",
+        next=f"doit setup:{path.stem}",
+    )
