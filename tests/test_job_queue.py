@@ -159,7 +159,7 @@ def test_what_the_file_did_not_take_is_known_and_saved_later(tmp_path: Path) -> 
     assert not saved
     assert records.get("a") == ended
     assert (records.tail("a"), records.stderr("a")) == (tail, ["a line"])
-    assert [one.state for one in records.all()] == ["queued", "completed"]
+    assert [one.state for one in records.all()[0]] == ["queued", "completed"]
     records._db.execute("PRAGMA max_page_count = 100000")
     assert records.save(job("b"), [])
     records.close()

@@ -61,6 +61,10 @@ class Job:
         for number in range(ctx.params["lines"]):
             ctx.log(f"line {number}")
 
+    def gives(self, ctx):
+        for number in range(ctx.params["number"]):
+            ctx.result(number)
+
     def holds(self, ctx):
         """Keep the interpreter for itself, as one call into C does."""
         import ctypes
