@@ -25,6 +25,8 @@ from remote_resident.manifest import (
 from remote_resident.readings import content
 
 _GIB = 2**30
+_NO_MEMORY = 2**63
+"""Bytes that no machine has: a report that says so many is damaged."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _START_TIMEOUT_S = 900.0
 _PING_S = 2.0
@@ -180,7 +182,11 @@ def _measured(manifest: ProviderManifest) -> tuple[Mapping[str, int], bool]:
     memory, inputs = report.get("memory"), report.get("inputs")
     if not isinstance(memory, dict) or not isinstance(inputs, dict):
         return {}, False
-    peaks = {key: value for key, value in memory.items() if type(value) is int}
+    peaks = {
+        key: value
+        for key, value in memory.items()
+        if type(value) is int and 0 <= value < _NO_MEMORY
+    }
     return peaks, inputs.get("manifest") == effective_digest(manifest)
 
 
@@ -202,8 +208,11 @@ def holders(proc: Path = machine.PROC) -> list[Holder]:
 def _manifest_path(holder: Holder) -> str:
     """Name a holder's manifest; empty where its argv says nothing of one."""
     if holder.manifest_dir:
-        return f"{holder.manifest_dir}/provider.toml"
-    return f"{holder.tree}/manifests/{holder.slug}/provider.toml" if holder.tree else ""
+        path = f"{holder.manifest_dir}/provider.toml"
+    else:
+        path = f"{holder.tree or ''}/manifests/{holder.slug}/provider.toml"
+    # from where its owner stood is not known: from here it would be another's
+    return path if path.startswith("/") and (holder.tree or holder.manifest_dir) else ""
 
 
 def _loaded(path: str, tree: str | None) -> ProviderManifest | None:
@@ -256,8 +265,10 @@ def _recorded(path: Path) -> Iterator[Holder]:
 
     def number(name: str) -> float | None:
         value = said.get(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if is_number else None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        # nothing is above what is no number, and a budget below zero would make room
+        return float(value) if 0 <= value < _NO_MEMORY else None
 
     def word(name: str) -> str | None:
         value = said.get(name)

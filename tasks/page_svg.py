@@ -6,6 +6,7 @@ figure suits a light and a dark page; text stays text, in the page's font.
 
 import contextlib
 import io
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -154,6 +155,8 @@ def load(cache: Path) -> None:
     """Import matplotlib, with its own files in a cache of ours, not in the user's home."""
     key = "MPLCONFIGDIR"
     before = os.environ.get(key)
+    # where its cache cannot be written it says so, and draws all the same
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with contextlib.suppress(OSError, ProviderError):
         os.environ[key] = before or str(places.ensure(cache))
     try:

@@ -399,8 +399,12 @@ def test_what_is_shown_of_numbers_is_short_and_never_in_powers_of_ten() -> None:
 # -- where it is written
 
 
-def test_matplotlib_is_imported_for_a_page_with_charts_only(tree: Path) -> None:
+def test_matplotlib_is_imported_for_a_page_with_charts_only_and_says_nothing(
+    tree: Path,
+) -> None:
     put(tree.parent / "lab7", report())
+    # no directory: where it can keep nothing it has something to say
+    environ = {**os.environ, "MPLCONFIGDIR": __file__}
     code = (
         "import sys; from remote_resident.cli import main\n"
         "assert not main(sys.argv[1:]); print('matplotlib' in sys.modules)"
@@ -408,8 +412,10 @@ def test_matplotlib_is_imported_for_a_page_with_charts_only(tree: Path) -> None:
 
     def imported(*words: str) -> bool:
         argv = [sys.executable, "-c", code, "--tree", str(tree), "remote", *words]
-        ran = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT)
-        assert ran.returncode == 0, ran.stderr
+        ran = subprocess.run(
+            argv, capture_output=True, text=True, cwd=ROOT, env=environ
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
         return ran.stdout.split()[-1] == "True"
 
     folder, file = str(tree.parent / "lab7"), str(tree.parent / "page.html")

@@ -127,6 +127,18 @@ def test_a_damaged_report_is_none(tree: Path, text: str) -> None:
     assert numbers(room.budget_of(manifest)) == (20, 1, "declared")
 
 
+@pytest.mark.parametrize("peak", [-GIB, 2**63, 2**4000])
+def test_a_peak_that_no_machine_has_is_not_known(tree: Path, peak: int) -> None:
+    manifest = provider(tree, UNMEASURED)
+    report(manifest, device_peak_bytes=peak, rss_peak_bytes=peak)
+
+    assert numbers(room.budget_of(manifest)) == (
+        None,
+        1,
+        "VRAM not declared, RAM declared",
+    )
+
+
 @pytest.mark.parametrize(
     ("size", "vram", "source"),
     [
@@ -398,6 +410,31 @@ def test_a_record_that_cannot_be_read_is_somebodys(tmp_path: Path, text: str) ->
     [found] = room.recorded(tmp_path)
 
     assert (found.slug, found.budget.vram_gb, found.budget.ram_gb) == ("a", None, None)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-5", "9" * 400])
+def test_a_recorded_budget_that_is_no_amount_is_unknown(
+    tmp_path: Path, number: str
+) -> None:
+    (tmp_path / "a.json").write_text(f'{{"vram_gb": {number}, "ram_gb": {number}}}')
+
+    [found] = room.recorded(tmp_path)
+
+    assert (found.budget.vram_gb, found.budget.ram_gb) == (None, None)
+
+
+def test_a_manifest_is_not_looked_for_where_the_reader_stands(
+    tree: Path, sit: Sit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider(tree, ram="ram_budget_gb = 3")
+    monkeypatch.chdir(tree.parent)
+    beside = Path(tree.name)
+    sit(beside, "echo")
+    sit(beside, "echo", "--manifest-dir", "manifests/echo")
+    monkeypatch.chdir(tree)
+    sit(beside, "echo", "--manifest-dir", "manifests/echo")
+
+    assert [holder.budget for holder in held_in(beside)] == [UNKNOWN] * 3
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tree: Path, tmp_path: Path) -> None:
