@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ URL = "http://127.0.0.1:20001"
 
 
 def cell(code: str | None = None, **fields: Any) -> Cell:
-    over = fields.pop("over", lambda: None)
+    own: dict[str, Any] = {"over": lambda: None, "grace_s": 2.0}
+    own = {name: fields.pop(name, default) for name, default in own.items()}
     given = {
         "argv": None,
         "code": code,
@@ -26,7 +28,7 @@ def cell(code: str | None = None, **fields: Any) -> Cell:
         "env": environment(URL, os.environ),
         "timeout_s": DEADLINE_S,
     }
-    return Cell(name="a-service", work=Work(**{**given, **fields}), over=over)
+    return Cell(name="a-service", work=Work(**{**given, **fields}), **own)
 
 
 @contextlib.contextmanager
@@ -127,9 +129,80 @@ def test_a_cell_ends_with_everything_that_it_started_also_in_other_sessions() ->
     script = (
         "setsid sleep 1000 & (trap '' TERM; setsid sh -c 'sleep 1000; :') & echo $!"
     )
-    one = cell(argv=["sh", "-c", script])
+    one = cell(argv=["sh", "-c", script], grace_s=0.3)
     with running(one) as lines:
         assert list(lines)[-1]["exit_code"] == 0
+        assert processes.members(one.instance) == []
+
+
+HIDES = """
+import os, sys
+if os.fork():
+    os.wait()
+    sys.exit(5)
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.setsid()
+argv = ["sh", "-c", "trap '' TERM HUP; echo $$ > pid.new; mv pid.new pid; while :; do sleep 1000; done"]
+os.execve("/bin/sh", argv, {"PATH": os.environ["PATH"]})
+"""
+
+
+def is_gone(pid: int) -> bool:
+    row = processes.process_table().get(pid)
+    return row is None or row.state in "ZX"
+
+
+@pytest.mark.parametrize("how", ["by itself", "by a stop"])
+def test_nothing_outlives_a_cell_also_what_hides_from_its_instance(
+    how: str, tmp_path: Path
+) -> None:
+    waits = "while [ ! -e pid ]; do sleep 0.01; done; cat pid"
+    stays = "" if how == "by itself" else "; exec sleep 1000"
+    argv = ["sh", "-c", f'"$0" -I -S -c "$1"; {waits}{stays}', sys.executable, HIDES]
+    one = cell(argv=argv, cwd=tmp_path)
+    one.start()
+    try:
+        pid = int(
+            wait_for(
+                lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()
+            )
+        )
+        if how == "by a stop":
+            assert pid not in processes.members(one.instance)
+            one.end(ProviderError("no more", reason="stopping"))
+        with contextlib.suppress(ProviderError):
+            list(one.lines())
+        assert is_gone(pid)
+    finally:
+        one.close()
+
+
+def test_a_worker_of_another_instance_that_a_cell_started_stays(tmp_path: Path) -> None:
+    script = "TU_RESIDENT_INSTANCE=another setsid sleep 1000 & echo $!"
+    pid = int(text(ran(argv=["sh", "-c", script])))
+    try:
+        assert not is_gone(pid)
+    finally:
+        os.kill(pid, 9)
+
+
+def test_a_cell_gets_no_variable_that_its_parent_has_made() -> None:
+    lines = ran(argv=["/usr/bin/env"], env={"PATH": "/bin", "A": "é"})
+
+    names = {line.partition("=")[0] for line in text(lines).splitlines()}
+    assert names == {"PATH", "A", "TU_RESIDENT_INSTANCE"}
+
+
+def test_a_cell_whose_parent_was_killed_is_ended_and_told_as_killed() -> None:
+    one = cell(argv=["sh", "-c", "echo up; exec sleep 1000"])
+    with running(one) as lines:
+        assert next(lines)["text"] == "up\n"
+        assert one.process is not None
+        one.process.kill()
+
+        assert list(lines)[-1]["exit_code"] == 137
         assert processes.members(one.instance) == []
 
 
@@ -159,6 +232,23 @@ def test_a_cell_that_is_not_read_any_more_is_ended() -> None:
         wait_for(lambda: processes.members(one.instance))
 
     assert processes.members(one.instance) == []
+
+
+def test_a_cell_that_was_prepared_and_is_not_wanted_any_more_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    one = cell(argv=["touch", str(tmp_path / "ran")])
+    one.prepare()
+    one.prepare()
+    assert one.process is not None
+    pid = one.process.pid
+    one.end(ProviderError("no more", reason="stopping"))
+    with pytest.raises(ProviderError, match="no more"):
+        one.start()
+    one.close()
+
+    assert is_gone(pid)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_cell_that_was_ended_before_it_started_does_not_start() -> None:

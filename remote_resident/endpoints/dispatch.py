@@ -10,6 +10,7 @@ from remote_resident.endpoints import cell, credentials
 from remote_resident.endpoints.cell import Cell, Line, Work
 from remote_resident.endpoints.owner import Owner
 from remote_resident.endpoints.record import Endpoint
+from remote_resident.endpoints.swap import State
 from remote_resident.endpoints.tickets import Ticket, Word
 from remote_resident.errors import Problem, ProviderError, UsageError, summary
 
@@ -90,7 +91,11 @@ def on_local(owner: Owner, endpoint: Endpoint, work: Work) -> Iterator[Line | No
     try:
         one.work = _prepared(endpoint, work)
         while not ticket.granted:
-            yield from _phases(owner.wait(ticket, _LOOK_S)) or [None]
+            words = owner.wait(ticket, _LOOK_S)
+            if owner.state(endpoint.name)[0].state is State.STARTING:
+                # what a hand-over would wait for else
+                one.prepare()
+            yield from _phases(words) or [None]
         owner.attach(ticket, one)
         one.start()
         # after the start: a slow reader of phases must not keep the endpoint waiting
