@@ -68,9 +68,11 @@ def _contradicted(provider: "ProviderManifest", report: "Report") -> Iterator[Pr
         ("host.ram_budget_gb", "rss_peak_bytes"),
         ("gpu.vram_budget_gb", "device_peak_bytes"),
     ):
-        budget, peak = getattr(provider, key.replace(".", "_")), memory.get(measured)
-        known = peak if type(peak) is int else None
-        text = over_budget(slug, key, budget, known)
+        budget, peak = (
+            getattr(provider, key.replace(".", "_")),
+            number(memory, measured),
+        )
+        text = over_budget(slug, key, budget, None if peak is None else int(peak))
         if text is not None:
             yield _problem(provider, "over_budget", key, text)
     limit = provider.smoke_max_growth_mib
@@ -183,12 +185,19 @@ def _word_in(word: str, text: str) -> bool:
 def _ladder(
     provider: "ProviderManifest", acceptance: "Acceptance | None"
 ) -> Iterator[str]:
-    """Name what admission would take too little for, by what was measured by size."""
+    """Name what admission would take too little for, by what was measured by size.
+
+    Each claim once, with the largest of the peaks that are above it.
+    """
+    above: dict[tuple[str, float, str], Rung] = {}
     for rung in acceptance.rungs if acceptance else ():
         claim = _claimed(provider, rung)
         if claim is None or rung.peak_gb is None or rung.peak_gb <= claim[1]:
             continue
-        key, declared, where = claim
+        largest = above.setdefault(claim, rung)
+        if rung.peak_gb > (largest.peak_gb or 0.0):
+            above[claim] = rung
+    for (key, declared, where), rung in above.items():
         at = f" at {acceptance.at}" if acceptance and acceptance.at else ""
         yield (
             f"{provider.slug}: {key}: {declared} GiB{where} declared, "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_resident.errors import ProviderError
+from remote_resident.readings import content
 from tasks.figures import change as change
 from tasks.figures import number as number
 from tasks.report_file import ACCEPTED
@@ -65,13 +66,21 @@ def read(path: Path) -> Acceptance | None:
     import tomllib
 
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(content(str(path))[0].decode())
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as exc:
         raise _damaged(path, str(exc)) from exc
-    except (tomllib.TOMLDecodeError, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:
         raise _damaged(path, f"no TOML found ({exc})") from None
+    try:
+        return _acceptance(path, tables)
+    except ValueError as exc:
+        # of a number that has more digits than Python writes out
+        raise _damaged(path, str(exc)) from None
+
+
+def _acceptance(path: Path, tables: Mapping[str, Any]) -> Acceptance:
     said = tables.get("accept")
     if not isinstance(said, dict) or not isinstance(said.get("ok"), bool):
         raise _damaged(path, "no [accept] with ok found")

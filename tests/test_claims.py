@@ -1,5 +1,6 @@
 """Every claim of a manifest that was measured otherwise is shown, and some fail a check."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -204,6 +205,7 @@ def test_a_ladder_below_what_a_suite_measured_is_noted_at_its_step(
     one = provider(tmp_path, tables=LADDERS)
     acceptance = accepted(
         rung(50, 0.05),
+        rung(90, 0.055),
         rung(100, 0.06),
         rung(150, 0.0801),
         rung(200, 0.08),
@@ -223,8 +225,9 @@ def test_a_size_above_the_ladder_is_held_against_the_budget_as_admission_does(
 ) -> None:
     one = provider(tmp_path, tables=LADDERS)
 
+    above = accepted(rung(201, 0.2), rung(300, 0.15))
     assert notes(one, None, "missing", accepted(rung(201, 0.1))) == []
-    assert notes(one, None, "missing", accepted(rung(201, 0.2))) == [
+    assert notes(one, None, "missing", above) == [
         "m: host.ram_budget_gb: 0.1 GiB declared, 0.2 GiB at size 201 measured by the "
         f"acceptance suite at {AT}"
     ]
@@ -303,3 +306,31 @@ def test_what_no_suite_wrote_is_named_and_not_guessed(
     accepted, damaged = ladder.found(tmp_path / "m.toml")
     assert accepted is None
     assert damaged == [f"{path}: {found}, what an acceptance suite writes wanted"]
+
+
+@pytest.mark.parametrize("key", ["slug", "at", "machine"])
+def test_a_number_of_endless_digits_in_a_suites_file_is_damage(
+    tmp_path: Path, key: str
+) -> None:
+    path = tmp_path / "m.accept.toml"
+    path.write_text(f"[accept]\nok = true\n{key} = 0x{'f' * 5000}\n")
+
+    [damage] = ladder.found(tmp_path / "m.toml")[1]
+    assert damage.startswith(f"{path}: Exceeds the limit")
+
+
+def test_a_suites_file_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.accept.toml")
+
+    [damage] = ladder.found(tmp_path / "m.toml")[1]
+    assert "not a regular file" in damage
+
+
+@pytest.mark.parametrize("peak", [2**63, 2**4000])
+def test_a_peak_of_endless_digits_breaks_no_comparison(
+    tmp_path: Path, peak: int
+) -> None:
+    one = provider(tmp_path)
+    odd = report(memory={"rss_peak_bytes": peak})
+
+    assert len(claims.compared(one, odd, state="current").problems) <= 1
