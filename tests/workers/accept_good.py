@@ -9,6 +9,8 @@ def build(config):
 
 
 def predict(model, request):
-    time.sleep(0.02)
+    if request.get("n", 1) >= 64:
+        # long enough to be killed in
+        time.sleep(0.05)
     Path(request["output_dir"], "out.txt").write_text("atom\n" * request.get("n", 1))
     return {"answer": 42, "n": request.get("n", 1)}
