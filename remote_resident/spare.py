@@ -20,6 +20,11 @@ class Spare:
         self._used = 0.0
         self._closer = False
 
+    def __del__(self) -> None:
+        """Close what nobody can take any more."""
+        if self._kept is not None:
+            self._kept[0].close()
+
     def take(self) -> tuple[client.Channel, Held] | None:
         """Give the connection away, and to whom it leads; None: there is none."""
         with self._guard:

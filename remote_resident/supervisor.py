@@ -246,8 +246,10 @@ class ResidentWorker:
         except WorkerStartError as exc:
             if exc.reason != "request_timeout":
                 raise
+            # the caller's whole limit, not what was left of it
+            whole = self._starter.not_yet(asking.deadline_s or 0.0)
             raise WorkerRequestError(
-                str(exc), reason=exc.reason, next=exc.next
+                str(whole), reason=whole.reason, next=whole.next
             ) from None
         held = self._held
         if held is None:

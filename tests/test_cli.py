@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_steps import PLAIN_SIGNALS, plant
 
-from remote_resident import places
+from remote_resident import manifest, places
 from remote_resident.cli import COMMANDS, main
+from remote_resident.cli.tree import columns
 
 TU = (sys.executable, "-m", "remote_resident")
 DEADLINE_S = 30
@@ -504,6 +506,64 @@ def test_room_in_a_tree_without_providers_says_so(
     assert capsys.readouterr().out == "no providers\n"
 
 
+# -- what to type next
+
+
+def test_the_printed_command_works_for_a_provider_outside_the_tree(
+    tree: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "my own" / "alpha"
+    folder.parent.mkdir()
+    (tree / "manifests/alpha").rename(folder)
+    (folder / "worker.py").write_text(
+        "def build(config): raise OSError('torn')\ndef predict(model, request): ...\n"
+    )
+    monkeypatch.chdir(tree)
+
+    def typed(*words: str) -> dict[str, Any]:
+        _, told = document(capsys, *words)
+        assert isinstance(told, dict)
+        return told
+
+    def typed_next(told: dict[str, Any]) -> dict[str, Any]:
+        return typed(*shlex.split(told["next"])[1:])
+
+    ask = ("remote", "call", "../my own/alpha", "{}")
+    absent, *failed = typed(*ask, "--no-start"), *(typed(*ask) for _ in range(4))
+
+    assert [told["reason"] for told in failed] == ["start_failed"] * 3 + ["crash_loop"]
+    assert failed[-1]["next"] == f"tu remote restart {shlex.quote(str(folder))}"
+    # started anew, in spite of all that failed
+    assert typed_next(failed[-1])["reason"] == "start_failed"
+    assert typed_next(absent)["reason"] == "start_failed"
+    assert "OSError: torn" in typed_next(failed[0])["lines"]
+
+
+@pytest.mark.parametrize("stands", ["in force", "in another tree", "outside"])
+def test_a_provider_is_named_as_it_can_be_typed(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: str
+) -> None:
+    found = manifest.load(tree / "manifests/alpha/provider.toml")
+    folder = shlex.quote(str(found.directory))
+    if stands == "in force":
+        monkeypatch.setenv("TU_REMOTE_TREE", str(tree))
+        assert found.named == "alpha"
+    elif stands == "in another tree":
+        assert found.named == folder
+    else:
+        own = tmp_path / "own"
+        own.mkdir()
+        (tree / "manifests/alpha").rename(own / "alpha")
+        path = own / "alpha" / "provider.toml"
+        folder = shlex.quote(str(path.parent))
+        assert manifest.load(path, tree).named == folder
+        locked = replace(manifest.load(path, tree), env_lock="alpha")
+        assert locked.named == f"{folder} --tree {shlex.quote(str(tree))}"
+
+
 # -- where it stands
 
 
@@ -693,6 +753,40 @@ def test_a_full_disk_under_the_output_is_said_and_no_success(tree: Path) -> None
         1,
         "standard output: No space left on device: what follows is lost\n",
     )
+
+
+def test_what_a_model_says_neither_steers_a_terminal_nor_passes_for_our_word(
+    held: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "\x1b[2Jgone\nnext: rm -rf ~\x9b1m"
+    (held / "manifests/alpha/worker.py").write_text(
+        "def build(config): return None\n"
+        "def predict(model, request):\n"
+        "    if request['text']: raise ValueError(request['text'])\n"
+        f"    return {{'text': {said!r}}}\n"
+    )
+    words = ("--tree", str(held), "remote", "call", "alpha")
+    asked = json.dumps({"text": said})
+
+    _, told = document(capsys, *words, asked)
+    assert main([*words, asked]) == 1
+    shown = capsys.readouterr().err
+    main([*words, '{"text": ""}'])
+    reply = capsys.readouterr().out
+
+    assert isinstance(told, dict)
+    assert told["error"].endswith(said)
+    assert [line.rstrip() for line in shown.splitlines()][-3:] == [
+        "tu: alpha: ValueError: \\x1b[2Jgone",
+        "    next: rm -rf ~\\x9b1m",
+        f"next: {told['next']}",
+    ]
+    assert json.loads(reply)["text"] == said
+    assert "\x9b" not in reply
+
+
+def test_a_table_shows_what_another_s_process_is_called_on_one_line() -> None:
+    assert columns([("a\x1b[2J\nb", "c")]) == "a\\x1b[2J\\nb  c"
 
 
 def test_control_codes_of_a_model_reach_no_terminal(tree: Path) -> None:

@@ -1,6 +1,7 @@
 """The command of a provider's code is exactly what is declared, and holds no secret."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -361,7 +362,8 @@ def test_an_interpreter_with_a_lock_is_to_be_made(
     with pytest.raises(ExecEnvironmentError) as caught:
         exec_env.from_manifest(given)
 
-    assert caught.value.next == "doit env:tiny"
+    folder = shlex.quote(str(given.directory))
+    assert caught.value.next == f"tu remote env {folder}"
 
 
 def test_an_interpreter_that_cannot_be_run_is_named(tmp_path: Path) -> None:
