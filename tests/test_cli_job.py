@@ -17,8 +17,12 @@ import pytest
 import small_jobs
 
 from remote_resident import machine, processes
+from remote_resident.cli.answer import Asked
+from remote_resident.cli.job import run, watching
+from remote_resident.cli.signals import Cut
 from remote_resident.daemon.client import connect
 from remote_resident.errors import ProviderError
+from remote_resident.jobs.client import JobClient
 from remote_resident.processes import end_all
 
 WAIT_S = 60.0
@@ -34,9 +38,9 @@ def until(true: Callable[[], object], what: str) -> None:
 class Site:
     """A tree with a small provider, and the command line beside it."""
 
-    def __init__(self, tmp: Path) -> None:
+    def __init__(self, tmp: Path, tree: Path) -> None:
         self.tmp = tmp
-        self.tree = tmp / "a tree"
+        self.tree = tree
         small_jobs.write(self.tree)
 
     def argv(self, *words: str) -> list[str]:
@@ -78,6 +82,15 @@ class Site:
         self.began(name)
         return process
 
+    def end_jobs(self) -> None:
+        """Cancel what a test has left running."""
+        jobs = JobClient(connect(start=False))
+        for job in jobs.jobs():
+            if job["ended"] is None:
+                (self.tmp / f"{job['job_id']}.go").touch()
+                jobs.cancel(job["job_id"])
+                list(jobs.events(job["job_id"]))
+
 
 def kill_daemon() -> None:
     with suppress(ProviderError):
@@ -90,25 +103,60 @@ def kill_daemon() -> None:
         os.close(pidfd)
 
 
+def kill_workers(tree: Path) -> None:
+    for holder in machine.holdings():
+        if holder.tree == str(tree) and holder.instance:
+            end_all(holder.instance, grace_s=0.0)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """Give the home of one daemon, and one tree, for tests that end neither."""
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o700)
+    tree = tmp_path_factory.mktemp("shared") / "a tree"
+    yield home, tree
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TU_REMOTE_HOME", str(home))
+        kill_daemon()
+        kill_workers(tree)
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
+def site(
+    tmp_path: Path, shared: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    home, tree = shared
+    monkeypatch.setenv("TU_REMOTE_HOME", str(home))
+    made = Site(tmp_path, tree)
+    yield made
+    with suppress(ProviderError):
+        made.end_jobs()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Site]:
+    """Give a site whose daemon and worker are this test's alone."""
+    made = Site(tmp_path, tmp_path / "a tree")
     yield made
     kill_daemon()
-    for holder in machine.holdings():
-        if holder.tree == str(made.tree) and holder.instance:
-            end_all(holder.instance, grace_s=0.0)
+    kill_workers(made.tree)
 
 
 def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def in_turn(said: str) -> list[str]:
+    """Give the lines but those of a wait for the job of the test before."""
+    return [line for line in said.splitlines() if not line.startswith("queued")]
+
+
 def test_a_run_shows_what_comes_and_ends_with_the_result(site: Site) -> None:
     told = site.tu("job", "run", "tiny", "--params", '{"x": 3}', "--id", "one")
 
     assert (told.returncode, told.stdout) == (0, "file:///3\n")
-    assert told.stderr.splitlines() == [
+    assert in_turn(told.stderr) == [
         "starting",
         "50 % half way",
         "loss = 0.25",
@@ -122,7 +170,7 @@ def test_with_json_the_events_are_lines_and_the_last_is_terminal(site: Site) -> 
     got = lines(told.stdout)
 
     assert told.returncode == 0
-    assert [event["event"] for event in got] == [
+    assert [event["event"] for event in got if event["event"] != "queued"] == [
         "starting",
         "progress",
         "metric",
@@ -140,7 +188,7 @@ def test_a_failed_job_exits_with_1_and_its_own_words(site: Site) -> None:
     told = site.tu("job", "run", "tiny", "--params", '{"does": "raises"}', "--id", "a")
 
     assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr.splitlines() == ["starting", "tu: a: ValueError: of the job"]
+    assert in_turn(told.stderr) == ["starting", "tu: a: ValueError: of the job"]
     logs = site.tu("job", "logs", "a", "--json")
     assert json.loads(logs.stdout)["lines"][0] == "job a does raises"
 
@@ -161,9 +209,14 @@ def test_what_a_job_says_steers_no_terminal(site: Site, words: tuple[str, ...]) 
 def test_a_job_of_many_results_is_listed_in_one_line(site: Site) -> None:
     site.tu("job", "run", "tiny", "--params", '{"does": "steers"}', "--id", "a")
 
-    _, row = site.tu("job", "list").stdout.splitlines()
+    told = site.tu("job", "list")
+    _, row, *_ = told.stdout.splitlines()
+    whole = site.tu("job", "list", "--results", "5", "--limit", "1")
 
-    assert row.endswith("ab2, 2 more")
+    assert row.split()[0] == "a"
+    assert row.endswith("  2 earlier, ]0;titleab2, ]0;titleab3, ]0;titleab4")
+    assert "more results of a job: --results N shows its last N" in told.stderr
+    assert whole.stdout.splitlines()[1].count("]0;titleab") == 5
 
 
 @pytest.mark.long
@@ -218,14 +271,15 @@ def test_what_is_typed_wrongly_is_refused_in_one_document(
     assert document["error"] == error.format(tree=site.tree)
 
 
-def test_params_nested_too_deeply_are_refused_in_one_line(site: Site) -> None:
+def test_params_nested_too_deeply_are_refused_as_such(site: Site) -> None:
     (site.tmp / "deep.json").write_text('{"x":' + "[" * 100_000 + "]" * 100_000 + "}")
 
     told = site.tu("job", "run", "tiny", "--params", "@deep.json")
 
     assert told.returncode == 3
-    assert "no JSON found" in told.stderr
-    assert len(told.stderr.splitlines()) == 1
+    refusal, next_ = told.stderr.splitlines()
+    assert "no JSON found" in refusal
+    assert next_.startswith("next: tu remote ")
 
 
 def test_a_group_without_a_command_shows_its_help(site: Site) -> None:
@@ -249,7 +303,7 @@ def test_a_job_is_listed_detached_and_cancelled(site: Site) -> None:
         "job", "run", "tiny", "--id", "one", "--params", params, "--detach", "--json"
     )
     site.began("one")
-    (listed,) = json.loads(site.tu("job", "list", "--json").stdout)["jobs"]
+    listed = json.loads(site.tu("job", "list", "--json").stdout)["jobs"][0]
     text = site.tu("job", "list").stdout.splitlines()
     cancelled = site.tu("job", "cancel", "one", "--json")
     ended = site.tu("job", "attach", "one", "--json")
@@ -284,17 +338,105 @@ def test_ctrl_c_twice_leaves_it_running_and_says_how_to_come_back(site: Site) ->
     assert process.stderr is not None
 
     process.send_signal(signal.SIGINT)
-    while "cancelling" not in process.stderr.readline():
-        pass
+    assert any("cancelling" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=WAIT_S)
 
     assert process.returncode == 130
     assert said == "tu: job one runs on\nnext: tu remote job attach one\n"
-    (listed,) = json.loads(site.tu("job", "list", "--json").stdout)["jobs"]
+    listed = json.loads(site.tu("job", "list", "--json").stdout)["jobs"][0]
     assert (listed["state"], listed["cancelling"]) == ("running", True)
     site.go("one")
     assert site.tu("job", "attach", "one").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("signum", "words"),
+    [(signal.SIGTERM, ()), (signal.SIGHUP, ("--json",))],
+    ids=["term", "hup"],
+)
+def test_a_run_that_is_told_to_end_says_that_the_job_runs_on(
+    site: Site, signum: signal.Signals, words: tuple[str, ...]
+) -> None:
+    params = ("--params", site.steered("one"))
+    process = site.start("job", "run", "tiny", "--id", "one", *params, *words)
+    shown = process.stdout if words else process.stderr
+    assert shown is not None
+    shown.readline()
+    site.began("one")
+
+    process.send_signal(signum)
+    out, said = process.communicate(timeout=WAIT_S)
+    listed = json.loads(site.tu("job", "list", "--json").stdout)["jobs"][0]
+
+    assert process.returncode == 128 + signum
+    told = f"cut by {signum.name}: job one"
+    assert f"tu: {told} runs on\nnext: tu remote job attach one\n" in said
+    if words:
+        assert lines(out)[-1] == {
+            "ok": False,
+            "reason": "interrupted",
+            "error": f"{told} was left running",
+            "problems": [],
+            "next": "tu remote job attach one",
+        }
+    assert (listed["state"], listed["cancelling"]) == ("running", False)
+
+
+def test_a_run_that_ends_while_its_job_is_handed_over_says_what_is_not_known() -> None:
+    asked = Asked(id="one")
+
+    told = run._cut_before(asked, Cut(signal.SIGTERM))
+
+    assert told.code == 143
+    assert told.notes == (
+        "tu: cut by SIGTERM: if the host daemon took the job it runs on\n"
+        "next: tu remote job attach one"
+    )
+
+
+def test_ctrl_c_while_a_job_is_handed_over_is_kept_and_a_second_one_leaves() -> None:
+    told = watching.Told()
+
+    with watching.interrupts_kept(told):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Cut) as caught:
+            signal.raise_signal(signal.SIGINT)
+
+    assert (told.get_nowait(), told.empty()) == (None, True)
+    assert caught.value.exit_code == 130
+
+
+def test_a_run_whose_terminal_is_closed_leaves_the_job_running(site: Site) -> None:
+    master, slave = pty.openpty()
+    process = site.run("one", stderr=slave)
+    os.close(slave)
+
+    os.close(master)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=WAIT_S)
+    site.go("one")
+
+    assert process.returncode == 128 + signal.SIGHUP
+    assert site.tu("job", "attach", "one").returncode == 0
+
+
+def test_a_list_shows_the_last_ones_and_counts_the_others(site: Site) -> None:
+    site.tu("job", "run", "tiny", "--id", "a", "--quiet")
+    site.tu("job", "run", "tiny", "--id", "b", "--quiet")
+
+    told = site.tu("job", "list", "--limit", "1")
+    document = json.loads(site.tu("job", "list", "--limit", "1", "--json").stdout)
+    whole = json.loads(site.tu("job", "list", "--json").stdout)
+
+    others = len(whole["jobs"]) - 1
+    assert [row.split()[0] for row in told.stdout.splitlines()] == ["job", "b"]
+    assert told.stderr == f"{others} more jobs: --limit {others + 1} shows them\n"
+    assert ([job["job_id"] for job in document["jobs"]], document["left_out"]) == (
+        ["b"],
+        others,
+    )
+    assert whole["left_out"] == 0
 
 
 @pytest.mark.long
@@ -333,21 +475,21 @@ def test_a_terminal_gets_a_bar_and_a_pipe_no_control_codes(site: Site) -> None:
     assert "\x1b" not in plain.stderr
 
 
-def test_a_killed_daemon_costs_no_job(site: Site) -> None:
-    process = site.run("one")
-    site.tu(
+def test_a_killed_daemon_costs_no_job(own: Site) -> None:
+    process = own.run("one")
+    own.tu(
         *["job", "run", "tiny", "--id", "two", "--detach"],
-        *["--params", site.steered("two")],
+        *["--params", own.steered("two")],
     )
-    worker = site.began("one")
+    worker = own.began("one")
 
     kill_daemon()
     _, said = process.communicate(timeout=WAIT_S)
-    attached = site.start("job", "attach", "one", "--json")
-    site.go("one")
-    site.go("two")
+    attached = own.start("job", "attach", "one", "--json")
+    own.go("one")
+    own.go("two")
     out, _ = attached.communicate(timeout=WAIT_S)
-    second = site.tu("job", "attach", "two", "--json")
+    second = own.tu("job", "attach", "two", "--json")
 
     assert process.returncode == 1
     assert "the job runs on" in said
@@ -362,35 +504,35 @@ def test_a_killed_daemon_costs_no_job(site: Site) -> None:
     # what came before is there too, and once
     assert [e["event"] for e in lines(out)].count("progress") == 1
     assert second.returncode == 0
-    assert site.began("two") == worker
+    assert own.began("two") == worker
 
 
 @pytest.mark.long
-def test_sigterm_ends_the_daemon_and_leaves_the_job_for_the_next(site: Site) -> None:
-    process = site.run("one")
+def test_sigterm_ends_the_daemon_and_leaves_the_job_for_the_next(own: Site) -> None:
+    process = own.run("one")
     pid = connect(start=False).call("GET", "/v1/health")["pid"]
 
     os.kill(pid, signal.SIGTERM)
     process.communicate(timeout=WAIT_S)
-    site.go("one")
-    attached = site.tu("job", "attach", "one")
+    own.go("one")
+    attached = own.tu("job", "attach", "one")
 
     assert attached.returncode == 0
     assert connect(start=False).call("GET", "/v1/health")["pid"] != pid
 
 
-def test_a_worker_that_is_stopped_from_outside_is_told_as_such(site: Site) -> None:
-    process = site.run("one")
-    worker = site.began("one")
+def test_a_worker_that_is_stopped_from_outside_is_told_as_such(own: Site) -> None:
+    process = own.run("one")
+    worker = own.began("one")
 
-    told = site.tu("stop", "tiny", "--json")
+    told = own.tu("stop", "tiny", "--json")
     _, said = process.communicate(timeout=WAIT_S)
 
     assert worker in json.loads(told.stdout)["stopped"]
     # a worker that is told to leave cancels its jobs
     assert process.returncode == 1
     assert said.splitlines()[-1] == "one: cancelled"
-    assert not processes.instances("tiny", str(site.tree))
+    assert not processes.instances("tiny", str(own.tree))
 
 
 @pytest.mark.long
@@ -401,16 +543,16 @@ def test_the_document_of_a_workers_routes_is_printed(site: Site) -> None:
     assert "/jobs/{job_id}/run" in json.loads(told.stdout)["paths"]
 
 
-def test_a_value_that_the_daemon_was_not_started_with_is_refused(site: Site) -> None:
-    small_jobs.write(site.tree, env={"python": "$TINY_PYTHON"})
+def test_a_value_that_the_daemon_was_not_started_with_is_refused(own: Site) -> None:
+    small_jobs.write(own.tree, env={"python": "$TINY_PYTHON"})
     here = {**os.environ, "TINY_PYTHON": sys.executable}
-    site.tu("job", "list")
+    own.tu("job", "list")
 
-    told = site.tu("job", "run", "tiny", "--json", env=here)
+    told = own.tu("job", "run", "tiny", "--json", env=here)
     pid = connect(start=False).call("GET", "/v1/health")["pid"]
     document = json.loads(told.stdout)
     kill_daemon()
-    again = site.tu("job", "run", "tiny", env=here)
+    again = own.tu("job", "run", "tiny", env=here)
 
     assert (told.returncode, document["reason"]) == (3, "environment_names")
     assert document["error"] == (

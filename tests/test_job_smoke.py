@@ -1,5 +1,7 @@
 """The smoke of a provider of jobs: the job is run for real, and nothing of it stays."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 import small_jobs
 
 from remote_resident import manifest, processes
+from remote_resident.jobs.starting import WORKER
 from remote_resident.manifest import ProviderManifest
 from tasks import measured, smoke
 from tasks.step import StepResult
@@ -93,18 +96,45 @@ def test_a_job_that_does_not_is_named_and_leaves_nothing(
     assert measured.read(measured.report_path(tiny)) is None
 
 
-def test_a_job_without_an_end_is_ended_at_the_deadline(
+def limit_s(starts: float) -> float:
+    """Give the time of so many starts of a worker on this machine as it is now."""
+    began = time.monotonic()
+    subprocess.run(
+        [sys.executable, str(WORKER), "--openapi"], check=True, capture_output=True
+    )
+    return 1.0 + starts * (time.monotonic() - began)
+
+
+def test_a_job_without_an_end_is_ended_at_the_deadline_and_shows_its_stacks(
     tmp_path: Path, home: Path
 ) -> None:
     files = {key: str(tmp_path / key) for key in ("began", "go")}
+    limit = limit_s(3.0)
     tiny = provider(
-        tmp_path, smoke={"request": {"does": "ignores", **files}, "timeout_s": 5.0}
+        tmp_path, smoke={"request": {"does": "ignores", **files}, "timeout_s": limit}
     )
 
-    began = time.monotonic()
     result = made(tiny)
 
     assert (result.verdict, result.reason) == ("failed", "timeout")
-    assert "tiny: first request: no end within 5.0 s found" in result.lines[0]
-    assert time.monotonic() - began < 60
+    assert f"tiny: first request: no end within {limit} s found" in result.lines[0]
+    stacks = result.lines[result.lines.index("its stacks at the deadline:") :]
+    assert [line for line in stacks if 'plugin.py", line' in line and "ignores" in line]
+    assert nothing_is_left(tiny, home)
+
+
+def test_a_module_that_hangs_while_it_is_imported_shows_its_stacks(
+    tmp_path: Path, home: Path
+) -> None:
+    tiny = provider(tmp_path, smoke={"timeout_s": limit_s(2.0)})
+    # the module waits as long as this file is there
+    (tiny.directory / "slow").touch()
+
+    result = made(tiny)
+
+    assert (result.verdict, result.reason) == ("failed", "timeout")
+    stacks = result.lines[result.lines.index("its stacks at the deadline:") :]
+    assert [
+        line for line in stacks if 'plugin.py", line' in line and "<module>" in line
+    ]
     assert nothing_is_left(tiny, home)

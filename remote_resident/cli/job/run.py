@@ -38,13 +38,16 @@ def run(asked: Asked) -> Answer:
     provider = manifest.find(tree.data(asked), asked.slug)
     params = object_of(asked.params)
     jobs = JobClient()
-    try:
-        job = jobs.submit(provider, params, asked.id, asked.device)
-    except Cut as cut:
-        return _cut_before(asked, cut)
-    if asked.detach:
-        return Answer(document=job, text=job["job_id"])
-    return watching.follow(asked, jobs, job["job_id"], cancels=True)
+    told = watching.Told()
+    with watching.interrupts_kept(told):
+        try:
+            job = jobs.submit(provider, params, asked.id, asked.device)
+        except Cut as cut:
+            return _cut_before(asked, cut)
+        # Ctrl-C while it was handed over cancels it too
+        if asked.detach and told.empty():
+            return Answer(document=job, text=job["job_id"])
+        return watching.follow(asked, jobs, job["job_id"], cancels=True, told=told)
 
 
 def _cut_before(asked: Asked, cut: Cut) -> Answer:

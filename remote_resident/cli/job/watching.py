@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -28,22 +28,29 @@ _CONTROLS = re.compile(
     r"|[\u2028-\u202e\u2066-\u2069]"  # other lines, other directions
 )
 
-Told = Any
-"""An event, an exception that ended the stream, or None: Ctrl-C was pressed."""
+Told = SimpleQueue[Any]
+"""Events, an exception that ended the stream, and None for each Ctrl-C."""
 
 
-def follow(asked: Asked, jobs: "JobClient", job_id: str, *, cancels: bool) -> Answer:
+def follow(
+    asked: Asked,
+    jobs: "JobClient",
+    job_id: str,
+    *,
+    cancels: bool,
+    told: Told | None = None,
+) -> Answer:
     """Show a job to its end; exit code 0 for one that completed, 1 otherwise.
 
     Ctrl-C cancels where `cancels` says so, and leaves the job running the second time, as
-    SIGTERM and a closed terminal do the first.
+    SIGTERM and a closed terminal do the first. `told` may have a Ctrl-C from before.
     """
-    told: SimpleQueue[Told] = SimpleQueue()
+    told = Told() if told is None else told
     view = View(asked, job_id)
     threading.Thread(target=_read, args=(jobs, job_id, told), daemon=True).start()
     cancelling: threading.Thread | None = None
     try:
-        with _on_interrupt(told), view:
+        with _interrupt(lambda *_: told.put(None)), view:
             while True:
                 one = told.get()
                 if one is None:
@@ -65,7 +72,7 @@ def follow(asked: Asked, jobs: "JobClient", job_id: str, *, cancels: bool) -> An
         return Answer(document={}, code=REFUSED)
 
 
-def _read(jobs: "JobClient", job_id: str, told: "SimpleQueue[Told]") -> None:
+def _read(jobs: "JobClient", job_id: str, told: Told) -> None:
     try:
         for event in jobs.events(job_id):
             told.put(event)
@@ -86,11 +93,24 @@ def _in_background(jobs: "JobClient", job_id: str) -> threading.Thread:
 
 
 @contextlib.contextmanager
-def _on_interrupt(told: "SimpleQueue[Told]") -> Iterator[None]:
+def interrupts_kept(told: Told) -> Iterator[None]:
+    """Put the first Ctrl-C into `told`, for who follows; the second raises Cut."""
+
+    def heard(number: int, frame: object) -> None:
+        if not told.empty():
+            raise Cut(number)
+        told.put(None)
+
+    with _interrupt(heard):
+        yield
+
+
+@contextlib.contextmanager
+def _interrupt(heard: Callable[[int, object], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    old = signal.signal(signal.SIGINT, lambda *_: told.put(None))
+    old = signal.signal(signal.SIGINT, heard)
     try:
         yield
     finally:
