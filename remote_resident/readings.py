@@ -20,10 +20,9 @@ from typing import Any, TypeVar
 
 from remote_resident import __version__, kept_file, places
 from remote_resident.errors import ProviderError
+from remote_resident.file_identity import SETTLED_NS, Identity, identity
 
 T = TypeVar("T")
-Identity = tuple[int, int, int, int]
-"""Size in bytes, mtime_ns, ctime_ns, inode."""
 
 MAX_BYTES = 4 * 2**20
 """No manifest, lock or script is larger; what is was named by mistake."""
@@ -31,7 +30,6 @@ Listing = tuple[tuple[str, bool], ...]
 """Name, and whether it is a directory itself, in order of names."""
 NOWHERE: Identity = (0, 0, 0, 0)
 """Of no file."""
-_SETTLED_NS = 2_000_000_000
 
 
 class Readings:
@@ -60,7 +58,7 @@ class Readings:
     def saw(self, file: str, st: os.stat_result) -> None:
         """Take note of a look that somebody else took at a file, in the look in hand."""
         entry, looked_at = self._entries.get(file), self._looked_at
-        if looked_at is not None and entry is not None and entry[0] == _identity(st):
+        if looked_at is not None and entry is not None and entry[0] == identity(st):
             looked_at.add(file)
 
     def recall(self, file: str, how: str) -> Any:
@@ -211,7 +209,7 @@ def content(path: str, limit: int = MAX_BYTES) -> tuple[bytes, Identity | None]:
             if not more:
                 break
             data += more
-        before, after = _identity(found), _identity(os.fstat(fd))
+        before, after = identity(found), identity(os.fstat(fd))
     finally:
         os.close(fd)
     whole = before == after and len(data) == found.st_size
@@ -220,19 +218,15 @@ def content(path: str, limit: int = MAX_BYTES) -> tuple[bytes, Identity | None]:
 
 def listed(folder: str) -> tuple[Listing, Identity | None]:
     """List a directory and say which it was; None as for `content`. Raises OSError."""
-    before, began = _identity(os.stat(folder)), time.time_ns()  # noqa: PTH116
+    before, began = identity(os.stat(folder)), time.time_ns()  # noqa: PTH116
     with os.scandir(folder) as entries:
         found = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in entries)
-    same = before == _identity(os.stat(folder))  # noqa: PTH116
+    same = before == identity(os.stat(folder))  # noqa: PTH116
     return tuple(found), before if same and _settled(before, began) else None
 
 
 def _settled(identity: Identity, began: int) -> bool:
-    return all(began - changed >= _SETTLED_NS for changed in identity[1:3])
-
-
-def _identity(st: os.stat_result) -> Identity:
-    return (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+    return all(began - changed >= SETTLED_NS for changed in identity[1:3])
 
 
 def _load(path: str) -> dict[str, tuple[Identity, dict[str, Any]]]:

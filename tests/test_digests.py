@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from remote_resident import digests
+from remote_resident import digest_memo, digests, hashing, weight_problems
 from remote_resident.digests import DigestMemo, Wanted, settle, verify
+from remote_resident.file_identity import identity
 
 LONG_AGO = 1_000_000_000
 """A modification time, seconds; older than any two seconds."""
@@ -53,7 +54,7 @@ def another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Forget what this process read, as a new one has; called once before each test."""
 
     def forget() -> None:
-        monkeypatch.setattr(digests, "_SEEN", {})
+        monkeypatch.setattr(digests, "SEEN", {})
 
     forget()
     return forget
@@ -331,9 +332,9 @@ class Meddler:
         return False
 
 
-def read_while(path: Path, meddle: Callable[[], object], times: int) -> digests._Read:
-    read = digests._Read(str(path), digests._identity(path.stat()))
-    reader = digests._Reader()
+def read_while(path: Path, meddle: Callable[[], object], times: int) -> hashing.Read:
+    read = hashing.Read(str(path), identity(path.stat()))
+    reader = hashing._Reader()
     reader._read(read, memoryview(bytearray(4)), Meddler(meddle, times))  # type: ignore[arg-type]
     return read
 
@@ -345,7 +346,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
 
     assert read.seen is None
     assert read.changed is not None
-    problem = digests._changed(pinned(path, b"0123456789"), *read.changed)
+    problem = weight_problems.changed(pinned(path, b"0123456789"), *read.changed)
     assert problem.reason == "changed_while_read"
     assert problem.text.startswith(
         "weights: a: changed while it was read: "
@@ -367,11 +368,11 @@ def test_a_chmod_while_a_file_is_read_costs_a_second_reading_not_a_refusal(
 
 def test_a_file_that_became_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"0123456789")
-    read = digests._Read(str(path), digests._identity(path.stat()))
+    read = hashing.Read(str(path), identity(path.stat()))
     path.unlink()
     os.mkfifo(path)
 
-    digests._Reader()._read(read, memoryview(bytearray(4)), threading.Event())
+    hashing._Reader()._read(read, memoryview(bytearray(4)), threading.Event())
 
     assert read.kind == "a fifo"
 
@@ -381,7 +382,7 @@ def memo_file(version: object, files: object) -> bytes:
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
-WHOLE = memo_file(digests._VERSION, {})
+WHOLE = memo_file(digest_memo.VERSION, {})
 DAMAGED = {
     "empty": b"",
     "cut": WHOLE[:-1],
@@ -390,7 +391,7 @@ DAMAGED = {
     "text": b'{"version":1,"files":{}}',
     "zeros": bytes(4096),
     "version": memo_file(99, {}),
-    "files": memo_file(digests._VERSION, []),
+    "files": memo_file(digest_memo.VERSION, []),
 }
 
 
@@ -415,7 +416,7 @@ def test_a_damaged_entry_is_an_unknown_digest(
 ) -> None:
     want = many(tmp_path / "w", 1)[0]
     files = {str(want.path): entry}
-    write(memo_at, memo_file(digests._VERSION, files))
+    write(memo_at, memo_file(digest_memo.VERSION, files))
 
     found = verify([want], DigestMemo(memo_at))
 
@@ -485,8 +486,8 @@ def test_files_are_read_biggest_first_by_no_more_threads_than_cores(
     for _ in look.read(1):
         pass
 
-    assert [Path(key).name for key in digests._SEEN] == ["40000", "3000", "200", "10"]
-    assert digests._cores() == len(os.sched_getaffinity(0))
+    assert [Path(key).name for key in digests.SEEN] == ["40000", "3000", "200", "10"]
+    assert hashing.cores() == len(os.sched_getaffinity(0))
 
 
 def test_progress_ends_at_all_bytes_and_comes_from_the_callers_thread(
