@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from container_image import base_image
 from hypothesis import HealthCheck, settings
+from small_base import busy, start
 from small_worker import make, tree
 
-__all__ = ["base_image", "home", "make", "tree"]
+__all__ = ["base_image", "busy", "home", "make", "start", "tree"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

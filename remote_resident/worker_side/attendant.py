@@ -1,20 +1,19 @@
 """The attendant: everything but the model, in a thread of its own."""
 
 # pathlib and contextlib would cost each start of a worker half the interpreter's own
-# ruff: noqa: PTH108, PTH120, SIM105
+# ruff: noqa: PTH120
 
 from __future__ import annotations
 
 import _thread
 import errno
-import faulthandler
 import os
 import select
 import sys
 import time
 from time import monotonic
 
-from . import callers, calls, door, left_behind, memory, overtime, protocol
+from . import callers, calls, door, left_behind, memory, overtime, owners, protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ AGAIN_S = 1.0
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 READS_PER_TURN = 16
-STACKS_LIMIT = 1 << 20
 
 
 class Attendant:
@@ -76,7 +74,7 @@ class Attendant:
         self._obeyed = 0
         self._accept_at: float | None = None
         self.overtime = overtime.Overtime(self)
-        self._owners: dict[int, str] = {}
+        self._owners = owners.Owners(options.lifeline_fd)
         self._bell, self.bell_w = _pipe()
         self.turn, self._turn_w = _pipe()
         self.callers.poll.register(self.turn, select.POLLIN)
@@ -89,7 +87,7 @@ class Attendant:
     def start(self) -> None:
         """Start the thread; before the model is built, for the owner may end then."""
         # here, not in the thread: by the time that runs, a parent may be gone unseen
-        self._find_owner()
+        self._owners.find(self.callers.epoll)
         _thread.start_new_thread(self._run, ())
 
     def open(self) -> None:
@@ -288,33 +286,12 @@ class Attendant:
 
     # --- the owner, and signals
 
-    def _find_owner(self) -> None:
-        lifeline = self.options.lifeline_fd
-        if lifeline is None:
-            return
-        self._owners[lifeline] = "its end of the lifeline is closed"
-        parent = os.getppid()
-        # 0: outside this container, where the lifeline alone says it
-        if parent > 0 and hasattr(os, "pidfd_open"):
-            try:
-                self._owners[os.pidfd_open(parent)] = f"process {parent} has ended"
-            except OSError:
-                pass
-        for fd in self._owners:
-            self.callers.epoll.register(fd, select.EPOLLIN)
-
     def _on_owner(self, fd: int) -> None:
-        if fd == self.options.lifeline_fd:
-            try:
-                if os.read(fd, 4096):
-                    return
-            except OSError:
-                pass
-        self.callers.epoll.unregister(fd)
-        if self.orphaned is None:
+        ended = self._owners.ended(fd, self.callers.epoll)
+        if ended is not None and self.orphaned is None:
             self.orphaned = monotonic()
             self.log(
-                f"the owner is gone: {self._owners[fd]}; leaving "
+                f"the owner is gone: {ended}; leaving "
                 f"{self.options.orphan_grace_s} s after the last request"
             )
 
@@ -467,17 +444,10 @@ class Attendant:
 
     def _stacks(self) -> dict[str, object]:
         """Give every thread's stack, which the log gets too."""
-        path = f"{os.path.dirname(self.door.path)}/.{os.urandom(6).hex()}"
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            os.unlink(path)
+            text = overtime.stacks(os.path.dirname(self.door.path))
         except OSError as exc:
             return dict(calls.refusal(f"stacks: {exc.strerror}", "request_failed"))
-        try:
-            faulthandler.dump_traceback(fd, all_threads=True)
-            text = os.pread(fd, STACKS_LIMIT, 0).decode(errors="replace")
-        finally:
-            os.close(fd)
         self.log(f"stacks:\n{text}")
         return {"ok": True, "stacks": text}
 

@@ -56,9 +56,10 @@ the interpreter, and the attendant with it, faulthandler's watchdog, which needs
 See `overtime`. Who leaves takes along what the model has started: see `left_behind`.
 
 Files. `loop` is the main thread, `attendant` the other, `callers` who watches whom, `calls`
-one request, `door` the path, `memory` the meter, `argv` the command line, `protocol` the
-lines. They are a package under a name of its own, so that this folder stays off sys.path
-and its compiled files are used: this one alone is compiled at each start.
+one request, `door` the path, `owners` who wants the worker, `memory` the meter, `argv` the
+command line, `protocol` the lines. They are a package under a name of its own, so that
+this folder stays off sys.path and its compiled files are used: this one alone is compiled
+at each start.
 """
 
 # pathlib and contextlib would cost each start of a worker half the interpreter's own
