@@ -207,10 +207,37 @@ def test_a_stop_that_leaves_the_container_running_does_not_count(
     one = contained(base, names[0], stop="true")
     here = host(one, patience=Patience(settle_s=0.2))
     here.run(names[0])
-    with pytest.raises(ProviderError, match="container still running"):
+    with pytest.raises(ProviderError, match="container still running") as caught:
         here.changes.stop(one.name)
 
     assert here.state(names[0]) == "failed"
+    engine = os.path.basename(base.program)  # noqa: PTH119 - as it is typed
+    assert caught.value.next == f"{engine} stop {one.name}"
+    subprocess.run(["sh", "-c", caught.value.next], capture_output=True, check=True)
+    here.until("stopped", names[0])
+
+
+def test_a_container_that_is_paused_is_named_so_and_how_to_end_it(
+    base: Image, names: list[str], host: Any
+) -> None:
+    one = contained(base, names[0])
+    here = host(one, patience=Patience(settle_s=0.2))
+    here.run(names[0])
+    subprocess.run([base.program, "pause", one.name], capture_output=True, check=True)
+    try:
+        with pytest.raises(ProviderError) as caught:
+            here.changes.stop(one.name)
+    finally:
+        again = [base.program, "unpause", one.name]
+        subprocess.run(again, capture_output=True, check=False)
+
+    assert f"container paused ({one.name}), which no stop ends" in str(caught.value)
+    engine = os.path.basename(base.program)  # noqa: PTH119
+    assert caught.value.next == (
+        f"{engine} unpause {one.name} && tu remote endpoint stop {one.name}"
+    )
+    here.changes.stop(one.name)
+    assert state(base, one).endswith(" exited")
 
 
 def test_a_removed_endpoint_leaves_its_container_stopped(

@@ -307,6 +307,11 @@ def test_a_stop_that_lies_is_failed_holds_all_others_and_heals_by_itself(
     assert f"a-service: stop returned 0, port still bound ({a.port}, pid {pid}" in (
         str(error)
     )
+    assert "; a-service is stopped once nothing of it is left; nothing else" in str(
+        error
+    )
+    # another lie would not help: what holds the port is what is named
+    assert error.next == here.failure("a").next == f"kill {pid}"
     assert (here.state("a"), here.state("b")) == ("failed", "stopped")
     assert here.failure("a").reason == "stop_failed"
     with pytest.raises(ProviderError, match="port still bound"), here.changes.turn("a"):
@@ -323,6 +328,7 @@ def test_a_stop_that_returns_an_error_does_not_count(host: Any) -> None:
         here.changes.stop("a-service")
 
     assert str(caught.value) == "a-service: stop returned 4"
+    assert caught.value.next == "tu remote endpoint logs a-service"
     assert here.state() == "failed"
     assert refused(here, "b").reason == "stop_failed"
 
@@ -343,8 +349,10 @@ def test_a_process_that_outlives_its_stop_is_left_and_told(host: Any) -> None:
 
     (left,) = processes.members(here.service().instance)
     assert str(caught.value) == (
-        f"a-service: stop returned 0, processes still there ({left})"
+        f"a-service: stop returned 0, processes still there ({left}); "
+        "a-service is stopped once nothing of it is left"
     )
+    assert caught.value.next == f"kill {left}"
 
 
 def test_a_stop_is_seen_through_although_nothing_can_be_noted(host: Any) -> None:

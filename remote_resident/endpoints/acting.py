@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from remote_resident.daemon.door import tell
-from remote_resident.endpoints import credentials, listener, memory, service
+from remote_resident.endpoints import credentials, listener, memory, remains, service
 from remote_resident.endpoints.readiness import NotReady, NotWanted, Watch, identify
 from remote_resident.endpoints.scripts import Run
 from remote_resident.endpoints.service import Service
@@ -201,22 +201,18 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
         fault = _stopped(owner, one, died=died)
     except Exception as exc:
         # who waits for the end must be told
-        fault = f"{one.endpoint.name}: {type(exc).__name__}: {exc}"
+        fault = remains.fault(one.endpoint, f"{type(exc).__name__}: {exc}", ())
         tell(f"{one.endpoint.name}: stop", exc)
     if fault is None:
         _report_gone(owner, one, Event.STOPPED)
         return
-    failure = Failure(
-        reason="stop_failed",
-        text=fault,
-        next=f"tu remote endpoint stop {one.endpoint.name}",
-    )
+    failure = Failure(reason="stop_failed", text=fault.text, next=fault.next)
     owner.report(one, Event.STOP_FAILED, failure)
     with _going_on(one):
         owner.note(one)
 
 
-def _stopped(owner: Owner, one: Service, *, died: bool) -> str | None:
+def _stopped(owner: Owner, one: Service, *, died: bool) -> remains.Fault | None:
     """Stop it as it has to be; None: stopped, else why not."""
     if one.listener is None and one.run is not None:
         # it never was ready: what still tries to start it is ended first
@@ -242,14 +238,14 @@ def _is_gone(owner: Owner, one: Service) -> bool:
     return not owner.has_failed_start(one) and not service.left(one)
 
 
-def _cleaned(one: Service) -> str | None:
+def _cleaned(one: Service) -> remains.Fault | None:
     """Stop what a start that failed or a service that died has left, whatever it says."""
     fault = service.stop(one, settle=False)
     service.sweep(one)
     rest = service.left(one, one.patience.swept_s)
     if not rest:
         return None
-    return fault or f"{one.endpoint.name}: stop returned 0, {', '.join(rest)}"
+    return fault or remains.fault(one.endpoint, "stop returned 0", rest)
 
 
 def until_free(owner: Owner, one: Service, over: Callable[[], bool]) -> None:

@@ -11,7 +11,9 @@ from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.scripts import PATH
 
 _ASK_S = 20.0
-_FORMAT = "{{.Id}} {{.State.Running}} {{.State.Pid}} {{.State.StartedAt}}"
+_FORMAT = (
+    "{{.Id}} {{.State.Running}} {{.State.Paused}} {{.State.Pid}} {{.State.StartedAt}}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class Container:
 
     engine: str
     running: bool | None
-    """None: the engine did not say."""
+    """None: the engine did not say. One that is paused has all that it had."""
+    paused: bool = False
     identity: str = ""
     """Its id and when it was started."""
     pid: int | None = None
@@ -56,13 +59,15 @@ def publishing(endpoint: Endpoint, env: Mapping[str, str]) -> Container | None:
 def _inspect(engine: str, name: str, env: Mapping[str, str]) -> Container | None:
     argv = [engine, "container", "inspect", "--format", _FORMAT, name]
     status, out, err = _ask(argv, env)
-    words = out.split(None, 3)
-    if status == 0 and len(words) == 4:
-        pid = int(words[2]) if words[2].isdecimal() else 0
+    words = out.split(None, 4)
+    if status == 0 and len(words) == 5:
+        pid = int(words[3]) if words[3].isdecimal() else 0
+        is_paused = words[2] == "true"
         return Container(
             engine=engine,
-            running=words[1] == "true",
-            identity=f"{words[0]} {words[3].strip()}",
+            running=words[1] == "true" or is_paused,
+            paused=is_paused,
+            identity=f"{words[0]} {words[4].strip()}",
             pid=pid or None,
         )
     if "no such" in err.lower():

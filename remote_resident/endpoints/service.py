@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from remote_resident import processes
-from remote_resident.endpoints import containers, listener
+from remote_resident.endpoints import containers, listener, remains
 from remote_resident.endpoints.cut import Cut
 from remote_resident.endpoints.listener import Listener, Owner
 from remote_resident.endpoints.readiness import DEAD_S
 from remote_resident.endpoints.record import Endpoint
+from remote_resident.endpoints.remains import Fault, Remains, fault
 from remote_resident.endpoints.scripts import Run, environment, finish
 from remote_resident.errors import ProviderError
 
@@ -96,7 +97,7 @@ def refuse_stranger(service: Service) -> None:
     )
 
 
-def stop(service: Service, *, settle: bool = True) -> str | None:
+def stop(service: Service, *, settle: bool = True) -> Fault | None:
     """Run the stop script and see it through; None: stopped, else why not.
 
     It counts only when the script returned 0, the port is closed and its processes are
@@ -108,7 +109,7 @@ def stop(service: Service, *, settle: bool = True) -> str | None:
     try:
         run = Run.begin(endpoint, "stop", service.instance, hide=service.hide)
     except OSError as exc:
-        return f"{endpoint.name}: stop cannot be run: {exc}"
+        return fault(endpoint, f"stop cannot be run: {exc}", left(service))
     status = finish(run, endpoint.stop_timeout_s, _still(service.orphans))
     spare_s = min(
         service.patience.settle_s, max(_LEAST_SETTLE_S, until - time.monotonic())
@@ -122,7 +123,7 @@ def stop(service: Service, *, settle: bool = True) -> str | None:
     said = f"stop returned {status}"
     if run.timed_out:
         said = f"stop did not return within {endpoint.stop_timeout_s!r} s"
-    return f"{endpoint.name}: " + ", ".join([said, *rest])
+    return fault(endpoint, said, rest)
 
 
 def orphans(service: Service) -> tuple[Owner, ...]:
@@ -141,31 +142,16 @@ def _still(owners: Iterable[Owner]) -> list[int]:
     return [owner.pid for owner in owners if listener.owner_of(owner.pid) == (owner,)]
 
 
-def left(service: Service, within_s: float = 0.0) -> list[str]:
-    """Say what is left of a service, looking again for a while; empty: nothing."""
+def left(service: Service, within_s: float = 0.0) -> list[Remains]:
+    """Find what is left of a service, looking again for a while; empty: nothing."""
     until = time.monotonic() + within_s
     pause_s = _FIRST_PAUSE_S
-    while found := _left(service):
+    while found := remains.find(service.endpoint, service.instance, service.env()):
         if time.monotonic() >= until:
             return found
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _LAST_PAUSE_S)
     return []
-
-
-def _left(service: Service) -> list[str]:
-    found = []
-    if listener.is_open(service.port):
-        who = listener.stranger(service.port)
-        found.append(f"port still bound ({service.port}, {who})")
-    if pids := processes.members(service.instance):
-        found.append(f"processes still there ({', '.join(map(str, pids))})")
-    for container in containers.find(service.endpoint, service.env()):
-        if container.running is None:
-            found.append(f"container not known ({container.said})")
-        elif container.running:
-            found.append(f"container still running ({service.endpoint.name})")
-    return found
 
 
 def sweep(service: Service) -> None:

@@ -360,7 +360,7 @@ class Schedule:
                 return Failure(
                     reason="stop_failed",
                     text=f"{phase.failure.text}; nothing else is started meanwhile",
-                    next=f"tu remote endpoint stop {name}",
+                    next=phase.failure.next or f"tu remote endpoint stop {name}",
                 )
         return None
 
