@@ -32,16 +32,25 @@ def entries(
 
     A directory holds `<slug>.toml` files, or is the state of a whole host. A report is
     current where it rests on what the tree declares. `slugs`: of these only. Raises
-    UsageError for a directory without a report.
+    UsageError for a directory without a report, and where there is none of `slugs`.
     """
     from remote_resident.manifest import catalog
 
     known = catalog(tree)
     found = [one for path in directories for one in _found(path)]
+    there = sorted({one.slug for one in found})
+    # a provider may be named by its directory, which is called as it is
+    slugs = slugs and [Path(name).absolute().name for name in slugs]
+    if slugs and not set(slugs) & set(there):
+        raise UsageError(
+            f"{', '.join(map(str, directories))}: reports of {', '.join(there)} found, "
+            f"one of {', '.join(slugs)} wanted",
+            next="tu remote report --help",
+        )
     seen = [
         _elsewhere(files, known)
         for files in _by_machine(_labelled(found))
-        if slugs is None or files[0].slug in slugs
+        if not slugs or files[0].slug in slugs
     ]
     machines = list(dict.fromkeys(entry.machine for entry in seen))
     return sorted(seen, key=lambda e: (e.slug, machines.index(e.machine)))

@@ -481,6 +481,22 @@ def test_room_gives_the_verdict_with_its_numbers(
     assert [verdict["slug"] for verdict in every["verdicts"]] == ["alpha", "beta"]
 
 
+def test_room_says_that_a_provider_is_held_already(
+    held: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--tree", str(held), "remote")
+    assert tu("remote", "call", "alpha", '{"text": "hi"}', cwd=held).returncode == 0
+    _, told = document(capsys, *words, "room", "alpha")
+    _, other = document(capsys, *words, "room", "beta")
+
+    assert isinstance(told, dict)
+    assert isinstance(other, dict)
+    (own,) = [row for row in told["holders"] if row["tree"] == str(held)]
+    said = f"alpha is held already by pid {own['pids'][0]}: a call is answered there"
+    assert [note.startswith(said) for note in told["notes"]].count(True) == 1
+    assert not any("held already" in note for note in other["notes"])
+
+
 def test_room_names_every_provider_also_whose_manifest_cannot_be_read(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -427,6 +427,17 @@ def test_a_damaged_report_is_shown_with_its_reason_and_hides_no_other(
     assert found[2].differs[0].startswith(f"{folder}/torn.toml: no TOML found")
 
 
+def test_a_provider_of_which_no_machine_reports_is_refused(
+    tree: Path, tmp_path: Path
+) -> None:
+    folders = [put(tmp_path / name, reports.report()) for name in ("x", "y")]
+
+    assert machines.entries(tree, folders, ["m", "n"])
+    assert machines.entries(tree, folders, [str(tree / "manifests/m")])
+    with pytest.raises(UsageError, match="y: reports of m found, one of n wanted"):
+        machines.entries(tree, folders, ["n"])
+
+
 def test_a_directory_without_a_report_is_refused(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
 

@@ -1,6 +1,8 @@
 """`tu remote room`: would it fit beside what this machine holds now."""
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from remote_resident.cli import tree
@@ -24,7 +26,7 @@ def run(asked: Asked) -> Answer:
     root = tree.data(asked)
     if asked.slug is not None:
         provider = manifest.find(root, asked.slug)
-        verdict = room.room_for(provider)
+        verdict = _with_own(room.room_for(provider), provider)
         code = OK if verdict.admit else REFUSED
         text = "\n".join([_why(verdict), *_higher(verdict, provider)])
         return Answer(document=verdict.as_dict(), text=text, code=code)
@@ -50,6 +52,23 @@ def run(asked: Asked) -> Answer:
         ),
         code=OK if any(verdict.admit for verdict in verdicts) else REFUSED,
     )
+
+
+def _with_own(verdict: "Verdict", provider: "ProviderManifest") -> "Verdict":
+    """Note that the provider is held already: a call needs no room for one more."""
+    own = [
+        holder
+        for holder in verdict.holders
+        if holder.slug == provider.slug
+        and holder.tree == str(provider.tree)
+        and holder.uid == os.geteuid()
+    ]
+    notes = tuple(
+        f"{provider.slug} is held already by pid {holder.pids[0]}: a call is answered "
+        "there and needs no room"
+        for holder in own
+    )
+    return replace(verdict, notes=(*verdict.notes, *notes))
 
 
 def _overview(verdicts: Sequence["Verdict"], unreadable: Mapping[str, str]) -> str:
