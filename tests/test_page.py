@@ -298,7 +298,21 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("value", ODD, ids=[str(one)[:9] for one in ODD])
+LIKE_ANOTHER = (-1.0, 10**400, True, [], {})
+"""Those whose like is in the default suite: no amount, no number."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(
+            one,
+            id=str(one)[:9],
+            marks=pytest.mark.long if one in LIKE_ANOTHER else (),
+        )
+        for one in ODD
+    ],
+)
 def test_numbers_that_are_none_are_unknown_and_odd_ones_are_drawn(
     tree: Path, value: object
 ) -> None:
