@@ -648,7 +648,8 @@ def _tokens(visible: str) -> list[str]:
 
 def _is_named(gpu: Gpu, visible: str) -> bool:
     for token in _tokens(visible):
-        if token.isdigit() and gpu.index == int(token):
+        # compared as text: a holder's owner may have written any digits, and any number
+        if token.isdigit() and str(gpu.index) == (token.lstrip("0") or "0"):
             return True
         if not token.isdigit() and (gpu.uuid or "").startswith(token):
             return True

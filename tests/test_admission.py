@@ -381,6 +381,9 @@ def test_a_pin_that_leaves_no_device_is_refused(pin: str) -> None:
         ("GPU-that-cannot-be-read", (1,), False),
         (None, (9,), True),
         ("GPU-1", (8,), False),
+        ("01", (1,), True),
+        ("\N{SUPERSCRIPT ONE}", (1,), False),
+        ("9" * 5000, (1,), False),
     ],
 )
 def test_a_holder_counts_where_it_may_be(
