@@ -25,7 +25,7 @@ from remote_resident.jobs.watch import in_thread
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
 
-_STDERR_LINES = 400
+STDERR_LINES = 400
 _TOLD = 20
 """So many of those who wait are told of each step that they come nearer."""
 
@@ -151,7 +151,7 @@ class Board:
             message=outcome.message,
             next=outcome.next,
         )
-        lines = stderr_of(job)[-_STDERR_LINES:]
+        lines = stderr_of(job)[-STDERR_LINES:]
         self.records.save(job, [*feed.tail(), outcome.event], lines)
         return job
 

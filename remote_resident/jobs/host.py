@@ -28,7 +28,7 @@ from remote_resident.jobs import (
     settings,
     starting,
 )
-from remote_resident.jobs.board import Board
+from remote_resident.jobs.board import STDERR_LINES, Board
 from remote_resident.jobs.conducting import conduct
 from remote_resident.jobs.devices import device_named
 from remote_resident.jobs.feed import Feed
@@ -193,7 +193,12 @@ class JobHost:
     def stderr(self, job_id: str) -> list[str]:
         """Give the last lines that a job wrote. Raises UsageError."""
         job = self.job(job_id)
-        return stderr_of(job) if job.live else self._board.records.stderr(job_id)
+        if job.live:
+            return stderr_of(job)
+        recorded = self._board.records.stderr(job_id)
+        # a container's client may hand on the last lines after the terminal event
+        written = stderr_of(job)[-STDERR_LINES:]
+        return max(recorded, written, key=len)
 
     def place(self, job_id: str) -> Place:
         """Say where in the queue a job is; see `places`."""
