@@ -67,6 +67,10 @@ def read(path: Path) -> tuple[list[Report], list[str]]:
         except ProviderError as exc:
             damaged.append(str(exc))
             continue
+        except ValueError as exc:
+            # of a number that has more digits than Python writes out
+            damaged.append(f"{file}: {exc}")
+            continue
         if report is None:
             continue
         if moment(report) is None:

@@ -113,6 +113,10 @@ def _read(path: Path, source: Path) -> _File:
         report = measured.read(path)
     except ProviderError as exc:
         return _File(path=path, source=source, slug=stem, report=None, damage=str(exc))
+    except ValueError as exc:
+        # of a number that has more digits than Python writes out
+        odd = f"{path}: {exc}"
+        return _File(path=path, source=source, slug=stem, report=None, damage=odd)
     if report is None:
         gone = f"{path}: gone while it was read"
         return _File(path=path, source=source, slug=stem, report=None, damage=gone)

@@ -272,6 +272,23 @@ def test_a_number_that_is_none_hides_no_report_and_breaks_no_document(
         assert [row["slug"] for row in said["reports"]] == ["m"]
 
 
+def test_a_name_of_endless_digits_is_damage_and_hides_no_other(
+    tree: Path, tmp_path: Path
+) -> None:
+    path = written(tree)
+    (kept,) = history.directory(path).iterdir()
+    folder = put(tmp_path / "x", reports.report())
+    for file in (path, kept, folder / "odd.toml"):
+        text = (folder / "m.toml").read_text()
+        file.write_text(text.replace('slug = "m"', f"slug = {ENDLESS}"))
+
+    [here] = report.rows(tree)
+    assert here["differs"][0].startswith(f"{path}: Exceeds the limit")
+    assert any(note.startswith(f"{kept}: Exceeds") for note in here["notes"])
+    found = names(machines.entries(tree, [folder]))
+    assert [slug for slug, _, _ in found] == ["m", "odd"]
+
+
 def test_a_provider_that_was_named_twice_is_shown_once(tree: Path) -> None:
     assert len(report.rows(tree, ["m", "m"])) == 1
 
