@@ -52,6 +52,20 @@ def process_table() -> dict[int, Process]:
     return {row.pid: row for row in rows if row is not None}
 
 
+def started_at(pid: int) -> int | None:
+    """Give when a process began, anybody's, in clock ticks since boot; None: it is gone.
+
+    With the pid, what a pid alone is not: an identity.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # the name may hold blanks and parentheses: only what follows the last is fields
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """What the process table shows of one start of a worker."""

@@ -26,6 +26,7 @@ from remote_resident.readings import content
 
 _GIB = 2**30
 _NO_MEMORY = 2**63
+_EXEC_S = 0.02
 """Bytes that no machine has: a report that says so many is damaged."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _START_TIMEOUT_S = 900.0
@@ -241,8 +242,9 @@ def recorded(directory: Path | None = None) -> list[Holder]:
     """List the services that this user's daemon runs, by its records of them.
 
     A record is `<name>.json` in `<state>/held`: `slug`, `tree`, `instance`, `pids`,
-    `device`, `vram_gb`, `ram_gb`, `loading`, `boot_id`; what is not there is unknown. A
-    record of an earlier boot is of nobody; one that cannot be read is somebody's.
+    `began` (when each pid began), `daemon` (its pid, and when it began), `contained`, `device`, `vram_gb`, `ram_gb`, `loading`,
+    `boot_id`; what is not there is unknown. A record of an earlier boot is of nobody, as
+    is one whose daemon and service do not live; one that cannot be read is somebody's.
     """
     directory = places.state_dir() / "held" if directory is None else directory
     try:
@@ -260,7 +262,7 @@ def _recorded(path: Path) -> Iterator[Holder]:
     except (OSError, ValueError, RecursionError):
         said = {}
     said = said if isinstance(said, dict) else {}
-    if said.get("boot_id", boot_id()) != boot_id():
+    if said.get("boot_id", boot_id()) != boot_id() or not _may_live(said):
         return
 
     def number(name: str) -> float | None:
@@ -286,6 +288,37 @@ def _recorded(path: Path) -> Iterator[Holder]:
         loading=said.get("loading") is not False,
         resident_gb=None,
     )
+
+
+def _may_live(said: Mapping[str, Any]) -> bool:
+    """Say whether anything of a record lives; what it does not tell is taken to."""
+    from remote_resident import processes
+
+    instance, pids, began = (said.get(name) for name in ("instance", "pids", "began"))
+    if not isinstance(pids, list) or not isinstance(began, list):
+        return True
+    if not isinstance(instance, str) or _lives(said.get("daemon")):
+        # who wrote it takes it away in time
+        return True
+    if said.get("contained") is not False and not pids:
+        # a container that loads: its processes are not known yet
+        return True
+    if any(_lives(one) for one in zip(pids, began, strict=False)):
+        return True
+    if processes.members(instance):
+        return True
+    # one that is just being replaced by exec shows no environment: look twice
+    time.sleep(_EXEC_S)
+    return bool(processes.members(instance))
+
+
+def _lives(identity: object) -> bool:
+    from remote_resident import processes
+
+    if not isinstance(identity, list | tuple) or len(identity) != 2:
+        return False
+    pid, began = identity
+    return type(pid) is int and processes.started_at(pid) == began is not None
 
 
 def boot_id() -> str | None:

@@ -14,6 +14,7 @@ from small_endpoint import (
     CANARY,
     DEADLINE_S,
     STOP,
+    Call,
     Host,
     endpoint,
     get,
@@ -542,7 +543,7 @@ def test_a_caller_for_another_is_served_although_work_for_the_resident_keeps_com
     here.run("a")
     busy = here.call("a", argv=["sleep", "0.2"]).until("ready")
     other = here.call("b").until("waiting for a-service")
-    calls = []
+    calls: list[Call] = []
     while other.alive and "starting b-service" not in other.phases():
         if sum(call.alive for call in calls) < 3:
             calls.append(here.call("a", argv=["sleep", "0.2"]))
@@ -567,6 +568,35 @@ def test_a_service_with_budgets_is_held_while_it_is_resident(host: Any) -> None:
     assert int(get(one.port)) in holder.pids
     here.changes.stop("a-service")
     assert room.recorded() == []
+
+
+ME = [os.getpid(), processes.started_at(os.getpid())]
+
+
+@pytest.mark.parametrize(
+    ("what", "counted"),
+    [
+        ({"contained": True}, 1),
+        ({"contained": False}, 0),
+        ({"contained": False, "daemon": ME}, 1),
+        ({"contained": False, "daemon": [ME[0], 1]}, 0),
+        ({"pids": ME[:1], "began": [1], "contained": True}, 0),
+        ({"pids": ME[:1], "began": ME[1:], "contained": True}, 1),
+        ({"pids": ME[:1], "began": None}, 1),
+        ({"pids": "x", "contained": False}, 1),
+        ({"instance": None, "contained": False}, 1),
+    ],
+)
+def test_what_a_record_does_not_tell_is_taken_to_live(
+    what: dict[str, Any], counted: int, home: Path
+) -> None:
+    folder = home / "state/held"
+    folder.mkdir(parents=True)
+    known = {"instance": "0" * 16, "pids": [], "began": [], "daemon": [ME[0], 1]}
+    record = {**known, "vram_gb": 0.0, "ram_gb": 1.0, **what}
+    (folder / "a-service.json").write_text(json.dumps(record))
+
+    assert len(room.recorded()) == counted
 
 
 def test_a_service_is_held_from_its_start_as_one_that_still_loads(host: Any) -> None:

@@ -133,26 +133,16 @@ def stranger(port: int) -> str:
 
 def owner_of(pid: int | None) -> tuple[Owner, ...]:
     """Give the identity of a process, anybody's; empty where it is not there."""
-    started = None if pid is None else _started(pid)
+    started = None if pid is None else processes.started_at(pid)
     if pid is None or started is None:
         return ()
     return (Owner(pid=pid, started=started),)
 
 
-def _started(pid: int) -> int | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    # the name may hold blanks and parentheses: only what follows the last is fields
-    fields = stat[stat.rfind(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
 def still_there(listener: Listener, port: int) -> bool:
     """Say whether who was confirmed still listens, cheaply."""
     if listener.container is not None and any(
-        _started(owner.pid) != owner.started for owner in listener.owners
+        processes.started_at(owner.pid) != owner.started for owner in listener.owners
     ):
         # what passes the port on may outlast what it is passed to
         return False

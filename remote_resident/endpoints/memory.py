@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote_resident import admission, machine, places, reservation, room
+from remote_resident import admission, machine, places, processes, reservation, room
 from remote_resident.admission import Budget, Holder, Readings, Verdict
+from remote_resident.endpoints import containers
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.store import remove_private, write_private
 
@@ -109,6 +111,9 @@ def hold(
         "slug": endpoint.name,
         "instance": instance,
         "pids": list(pids),
+        "began": [processes.started_at(pid) for pid in pids],
+        "daemon": [os.getpid(), processes.started_at(os.getpid())],
+        "contained": bool(containers.engines(endpoint)),
         "vram_gb": endpoint.vram_budget_gb,
         "ram_gb": endpoint.ram_budget_gb,
         "loading": loading,
