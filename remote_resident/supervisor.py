@@ -44,7 +44,7 @@ from remote_resident.processes import end_all
 from remote_resident.spare import KEEP_S, Spare
 from remote_resident.spawn import exit_hint
 from remote_resident.start_command import Admit, default_admit, inputs_digest
-from remote_resident.starter import END_GRACE_S, Starter
+from remote_resident.starter import END_GRACE_S, Stage, Starter
 from remote_resident.worker_side import protocol
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ class ResidentWorker:
             if shared is None:
                 shared = self._starting = _Shared()
                 self._starter.make_room = make_room
+                self._starter.stage = Stage.LOCK
         if mine and deadline_s is None:
             self._start_for(shared, inputs)
         elif mine:
@@ -409,14 +410,16 @@ class ResidentWorker:
         for one in ours:
             # before it ends: who waits for a load is told that it was stopped
             start_lock.note_stopped(self.socket_path, one.instance)
+        names: set[str | None] = {one.instance for one in ours}
         before = {pid for one in ours for pid in processes.members(one.instance)}
         ended: set[int] = set()
         with contextlib.suppress(WorkerRequestError):
             found = find(self.socket_path, self.ping_s)
             if found is not None and self._answers(found):
                 ended |= self._asked_to_leave(found, deadline)
-        for left in ours:
-            ended |= set(self._end_rest(left.instance))
+                names.add(found.instance)
+        for name in filter(None, names):
+            ended |= set(self._end_rest(name))
         after = {pid for one in ours for pid in processes.members(one.instance)}
         ended |= before - after
         with self._guard:
@@ -436,10 +439,7 @@ class ResidentWorker:
         with contextlib.suppress(client.Gone, client.Silent, client.ProtocolError):
             client.ask(self.socket_path, "stop", self.ping_s)
         left = deadline - time.monotonic()
-        ended = {found.pid} if found.pid and wait_pid(found.pid, left) else set()
-        if found.instance is None:
-            return ended
-        return ended | set(self._end_rest(found.instance))
+        return {found.pid} if found.pid and wait_pid(found.pid, left) else set()
 
     def forget_failures(self) -> None:
         """Let the next start be tried whatever failed before: `restart` was typed."""

@@ -45,8 +45,8 @@ sys.stdin.read()
 """
 
 
-HELD = 15 * 10**7
-"""A sum of so many numbers holds an interpreter for some seconds."""
+HELD = 9 * 10**7
+"""A sum of so many numbers holds an interpreter for more than a second."""
 
 
 @pytest.fixture

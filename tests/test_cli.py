@@ -19,7 +19,7 @@ from remote_resident.cli import COMMANDS, main
 from remote_resident.cli.tree import columns
 
 TU = (sys.executable, "-m", "remote_resident")
-DEADLINE_S = 30
+DEADLINE_S = 60
 HEAVY = {"doit", "rich", "requests", "asyncio", "importlib.metadata", "tasks.graph"}
 
 MISTAKES = [

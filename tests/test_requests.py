@@ -11,6 +11,7 @@ from seconds import within
 from small_provider import DEADLINE_S, until
 from small_worker import Make, gone, in_thread, open_descriptors, refused, told_to
 
+from remote_resident import processes
 from remote_resident.admission import Budget, Holder
 from remote_resident.room import ask_idle_s
 
@@ -261,6 +262,7 @@ def test_a_worker_that_is_stopped_is_named_to_who_waits_for_it(make: Make) -> No
     worker = make("finishes")
     pid = worker.ensure_started().pid
     os.kill(pid, signal.SIGSTOP)
+    until(lambda: processes.stopped(str(worker.instance)), "stopped")
 
     error = refused(lambda: worker.request({"name": "a"}, deadline_s=0.2))
     os.kill(pid, signal.SIGCONT)

@@ -30,6 +30,7 @@ from small_worker import (
 from remote_resident import places, processes, room, start_lock, supervisor
 from remote_resident.admission import Budget, Holder
 from remote_resident.errors import AdmissionRefused, WorkerStartError
+from remote_resident.starter import Stage
 from remote_resident.supervisor import ResidentWorker
 
 # --- start
@@ -258,11 +259,13 @@ def test_who_waits_no_longer_is_told_what_it_waited_for(
     with start_lock.taken(lock):
         locked = late(worker)
         asked = refused(lambda: worker.request({}, deadline_s=0.1))
-    until(Path(f"{go}.begun").exists, "it goes on")
+    until(lambda: worker._starter.stage is Stage.LOAD, "it goes on")
+    until(Path(f"{go}.begun").exists, "it loads")
     other = ResidentWorker(worker.manifest, admit=None)
     loads = [late(worker), late(other)]
     pid = worker.status()["pid"]
     os.kill(pid, signal.SIGSTOP)
+    until(lambda: processes.stopped(str(worker.instance)), "stopped")
     stopped = [late(worker), late(other)]
     os.kill(pid, signal.SIGCONT)
     go.touch()
@@ -316,7 +319,7 @@ def test_a_worker_that_holds_its_interpreter_is_not_called_dead(make: Make) -> N
     started = worker.ensure_started()
     thread, results = in_thread(lambda: worker.request({"n": HELD}))
     other = ResidentWorker(worker.manifest, admit=None)
-    other.ping_s = 0.2
+    other.ping_s = 0.1
     until(lambda: other.status()["state"] == "busy, unconfirmed", "silent")
 
     adopted = other.ensure_started()

@@ -16,6 +16,8 @@ from small_base import (
     DEADLINE_S,
     WORKERS,
     Busy,
+    Caller,
+    Held,
     Start,
     queued,
     until,
@@ -66,13 +68,23 @@ def test_an_idle_worker_leaves_by_itself(start: Start) -> None:
     assert not held.path.exists()
 
 
+def caught(start: Start, idle_s: str, *, stopped: bool = False) -> tuple[Held, Caller]:
+    """Call a worker before it has gone for idleness, whatever this machine does."""
+    while True:
+        held = start("echo", "--idle-timeout", idle_s)
+        if stopped:
+            held.child.send_signal(signal.SIGSTOP)
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            return held, held.connect()
+        held.close()
+
+
 def test_an_open_connection_keeps_an_idle_worker(start: Start) -> None:
-    held = start("echo", "--idle-timeout", "0.05")
-    caller = held.connect()
+    held, caller = caught(start, "0.2")
     caller.ask()
 
     with pytest.raises(subprocess.TimeoutExpired):
-        held.child.wait(0.3)
+        held.child.wait(0.5)
     assert caller.ask("ping")["ok"]
     caller.sock.close()
     assert held.ended() == 0
@@ -93,7 +105,9 @@ def test_pings_do_not_count_as_use(start: Start) -> None:
 def retire_under_request(start: Start, rounds: int) -> None:
     """Ask in the instant in which it retires: refused at the door, or answered."""
     answered = 0
-    for n in range(rounds):
+    # further ones where this machine was too slow for a single call in time
+    n = -1
+    while (n := n + 1) < rounds or not answered:
         held = start("echo", "--idle-timeout", "0.02")
         ready = time.monotonic()
         moment = 0.018 + n % 20 * 0.0002 if n % 10 else 0.0
@@ -115,9 +129,7 @@ def test_who_comes_in_as_it_retires_is_answered(start: Start) -> None:
 
 
 def test_who_is_at_the_door_when_the_time_is_up_is_answered(start: Start) -> None:
-    held = start("echo", "--idle-timeout", "0.2")
-    held.child.send_signal(signal.SIGSTOP)
-    caller = held.connect()
+    held, caller = caught(start, "0.2", stopped=True)
     caller.send(op="predict", x=1)
     with pytest.raises(subprocess.TimeoutExpired):
         held.child.wait(0.3)
@@ -151,7 +163,7 @@ def test_without_its_owner_it_finishes_answers_and_leaves(
 ) -> None:
     lifeline, owner = os.pipe()
     work = busy(
-        *("--lifeline-fd", str(lifeline), "--orphan-grace", "0.3"), pass_fds=(lifeline,)
+        *("--lifeline-fd", str(lifeline), "--orphan-grace", "1.0"), pass_fds=(lifeline,)
     )
     os.close(lifeline)
     os.close(owner)
@@ -161,7 +173,7 @@ def test_without_its_owner_it_finishes_answers_and_leaves(
     over = time.monotonic()
     assert work.held.ask(name="adopting")["ok"]
     assert work.held.ended() == 0
-    assert time.monotonic() - over >= 0.3
+    assert time.monotonic() - over >= 1.0
 
 
 def test_without_its_owner_it_does_not_load_for_ever(

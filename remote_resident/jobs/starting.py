@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import exec_env, places, processes, spawn, start_command
+from remote_resident import (
+    exec_env,
+    places,
+    processes,
+    spawn,
+    start_command,
+    start_lock,
+)
 from remote_resident.errors import WorkerStartError
 from remote_resident.found import Found
 from remote_resident.jobs import asking
@@ -76,6 +83,7 @@ class JobStarter(Starter):
         ended: list[int] = []
         for left in processes.instances(self.slug, self.tree):
             if left.leader is None or self.is_ours(left):
+                start_lock.note_stopped(self.socket_path, left.instance)
                 cli = self.container_cli()
                 ended += end_all(left.instance, grace_s=grace_s, container_cli=cli)
         return sorted(ended)
