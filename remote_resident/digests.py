@@ -184,12 +184,13 @@ class _Look:
         # names bound once: with a memo this loop is nearly all that a check does
         recall = (_NOTHING if self.deep else self.memo.files).get
         lstat, seen, digests, unequal = os.lstat, SEEN, self.digests, self.unequal
-        head, prefix = None, ""
+        special = bool(seen)
+        head, prefix, form, link = None, "", _FORMAT, _LINK
         for i, (_, path, size, pin, unpacked_dir) in enumerate(self.wanted):
             path = path if type(path) is str else str(path)
             try:
                 st = lstat(path)
-                if st.st_mode & _FORMAT == _LINK:
+                if st.st_mode & form == link:
                     key, st = os.path.realpath(path), os.stat(path)  # noqa: PTH116
                 else:
                     above, slash, tail = path.rpartition("/")
@@ -200,15 +201,16 @@ class _Look:
                 self.problems[i] = [self._unreachable(self.wanted[i], exc)]
                 continue
             found, entry = st.st_size, recall(key)
-            now = (found, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
             if (
-                entry == (*now, pin)
-                and size in (found, None)
-                and not (seen or unpacked_dir)
+                entry == (found, st.st_mtime_ns, st.st_ctime_ns, st.st_ino, pin)
+                and not special
+                and unpacked_dir is None
+                and (size is None or size == found)
             ):
                 # as it mostly is; what is not a regular file is never kept
                 digests[i] = entry[4]
                 continue
+            now = (found, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
             if st.st_mode & _FORMAT != _REGULAR or (size != found and size is not None):
                 self.problems[i] = [wrong.misfit(self.wanted[i], st)]
                 continue

@@ -484,7 +484,8 @@ def _declared(file: File, kept: Readings) -> dict[str, Any]:
 
         values, identity = manifest_file.read(file)
         known: dict[str, Any] = {}
-        kept.note(file.path, identity, "manifest", (_plain(values), known))
+        if kept.path is not None:
+            kept.note(file.path, identity, "manifest", (_plain(values), known))
     else:
         values, known = _unplain(found[0]), found[1]
     if type(values["smoke_request"]) is str:

@@ -239,3 +239,38 @@ def test_what_is_certified_is_read_from_bytes_and_not_remembered(
     assert opened == []
     assert inputs.inputs(one, {}) == remembered
     assert {"provider.toml", "m.lock", "worker.py"} <= set(opened)
+
+
+def test_a_directory_is_listed_again_when_an_entry_comes_or_goes(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "folder"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.py").touch()
+    kept = Readings()
+
+    first = kept.listing(str(folder))
+    (folder / "b.py").touch()
+    second = kept.listing(str(folder))
+    (folder / "a.py").rename(folder / "c.py")
+
+    assert first == (("a.py", False), ("below", True))
+    assert second == (("a.py", False), ("b.py", False), ("below", True))
+    assert [name for name, _ in kept.listing(str(folder))] == ["b.py", "below", "c.py"]
+
+
+def test_a_directory_that_changed_just_now_is_not_kept(tmp_path: Path) -> None:
+    _, identity = readings.listed(str(tmp_path))
+
+    assert identity is None
+
+
+def test_a_settled_directory_is_not_listed_again() -> None:
+    # of the standard library: nobody changes it meanwhile
+    folder = str(Path(os.__file__).parent / "email")
+    kept, said = Readings(), []
+
+    for _ in range(2):
+        kept.of_listing(folder, "said", lambda names: said.append(names) or len(names))
+
+    assert len(said) == 1
