@@ -88,9 +88,18 @@ def test_what_a_killed_maker_left_is_gone_on_with_by_one_of_two_at_once(
 ) -> None:
     killed = started(root)
     until(lambda: list(blank_home.rglob("pyvenv.cfg")), "the environment is begun")
-    killed.kill()
-    killed.communicate(timeout=60)
-    both = [started(root), started(root)]
+    (orphan,) = map(
+        int, Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
+    )
+    os.kill(orphan, signal.SIGSTOP)
+    try:
+        killed.kill()
+        killed.communicate(timeout=60)
+        both = [started(root), started(root)]
+        waits = f"waiting for process {killed.pid}: it makes this\n"
+        assert [one.stdout and one.stdout.readline() for one in both] == [waits] * 2
+    finally:
+        os.kill(orphan, signal.SIGCONT)
 
     said = [finished(one).split("RESULT ") for one in both]
 

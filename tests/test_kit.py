@@ -106,10 +106,15 @@ def test_a_kit_is_fetched_and_installed_from_its_commit(
 ) -> None:
     one = provider(tmp_path / "tree", origin, python)
     assert reasons(one) == ["kit_unreachable", "kit_not_installed"]
+    commit = small_kit.git(origin, "rev-parse", "HEAD")
+    # of a setup that was cut off
+    for left in ("part", "build"):
+        old = places.cache_dir() / f"kits/.{commit}.{left}/tiny/tiny_opt/old.py"
+        old.parent.mkdir(parents=True)
+        old.touch()
 
     _, result = drive(kit.make(one))
 
-    commit = small_kit.git(origin, "rev-parse", "HEAD")
     assert (result.verdict, result.detail) == ("done", f"tiny at {commit}")
     assert kit.problems(one) == []
     # no build product, no copy and no part of a fetch is left
@@ -123,6 +128,7 @@ def test_a_kit_is_fetched_and_installed_from_its_commit(
         [python, "-I", "-c", "import tiny_opt; print(tiny_opt.FACTOR)"], text=True
     )
     assert shown == "1\n"
+    assert not list(python.parent.parent.rglob("tiny_opt/old.py"))
     assert drive(kit.make(one))[1].verdict == "present"
 
 
