@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from remote_resident.cli.answer import lost
 from remote_resident.cli.signals import Cut
 from remote_resident.errors import OUR_ERROR, USAGE, ManifestError, UsageError
 from tasks.screen import Facts, Screen
@@ -183,7 +184,7 @@ class Reporter:
             table = self.results.by_slug
             self.screen.table(table, _some(table, self.facts))
         if self._exits:
-            raise SystemExit(self.results.exit_code())
+            raise SystemExit(self.results.exit_code() or lost())
 
     # -- what is done with it
 

@@ -755,10 +755,21 @@ def test_a_closed_stream_is_nobody_listening(
     assert (ran.returncode, b"Traceback" in ran.stderr) == (0, False)
 
 
-def test_a_full_disk_under_the_output_is_said_and_no_success(tree: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "remote_resident remote list --json",
+        "remote_resident remote report",
+        "remote_resident remote verify alpha",
+        "doit report",
+    ],
+)
+def test_a_full_disk_under_the_output_is_said_and_no_success(
+    tree: Path, words: str
+) -> None:
     with Path("/dev/full").open("wb") as full:
         ran = subprocess.run(
-            [sys.executable, "-m", "remote_resident", "remote", "list", "--json"],
+            [sys.executable, "-m", *words.split()],
             cwd=tree,
             stdout=full,
             stderr=subprocess.PIPE,

@@ -112,12 +112,23 @@ def emit(answer: Answer, *, as_json: bool, stdout: TextIO) -> int:
         import json
 
         text = json.dumps(answer.document, default=str)
-    written = not text or _write(stdout, text)
-    return answer.code if written else answer.code or REFUSED
+    if text:
+        _write(stdout, text)
+    return answer.code or lost()
 
 
-def _write(stream: TextIO, text: str) -> bool:
-    """Write a line; False: it could not be written, which was then said."""
+def lost() -> int:
+    """Give the exit code of a command of which a result could not be written."""
+    return REFUSED if _Lost.results else OK
+
+
+class _Lost:
+    results = False
+    """Something of this command line's results, said since the streams were opened."""
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write a line; that it could not be written is said."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
@@ -126,12 +137,11 @@ def _write(stream: TextIO, text: str) -> bool:
         silence(stream)
     except OSError as exc:
         unwritable(stream, exc)
-        return False
-    return True
 
 
 def open_streams() -> None:
     """Give the standard streams that the caller has closed somewhere to go."""
+    _Lost.results = False
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
@@ -142,6 +152,7 @@ def unwritable(stream: TextIO, exc: OSError) -> None:
     """Say once that a stream takes no more (a full disk), and write to it no more."""
     silence(stream)
     if stream is not sys.stderr:
+        _Lost.results = True
         _write(sys.stderr, f"standard output: {exc.strerror}: what follows is lost")
 
 
