@@ -37,14 +37,13 @@ REASONS: frozenset[str] = frozenset(
 """Every reason token there is; docs/reasons.md lists each with its cure."""
 
 _NEXT_OF = {
-    "tu remote --help": "unknown_name",
-    "tu remote list": "bad_request too_large wrong_mode",
+    "tu remote --help": "unknown_name bad_request too_large",
     "tu remote room": "no_room budget_unknown not_shareable capacity_too_small",
     "tu remote ps": "crash_loop queue_full request_timeout worker_died stopping "
     "protocol_error not_running start_timeout start_failed stale_worker socket_path "
     "locked request_failed timeout",
     "tu remote job list": "job_exists bad_job_id cancelled lost unauthorized",
-    "tu remote endpoint list": "not_connected not_approved lint port_taken not_ready "
+    "tu remote endpoint list": "not_connected wrong_mode not_approved lint port_taken not_ready "
     "stop_failed cell_failed cell_timeout",
     "df -h": "disk_full",
 }

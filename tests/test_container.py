@@ -143,7 +143,14 @@ def test_a_provider_in_a_container_is_set_up_called_and_stopped(
     assert containers(image, tree) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        signal.SIGTERM,
+        signal.SIGKILL,
+    ],
+)
 def test_a_smoke_that_is_cut_leaves_no_container(
     tree: Path, image: Image, run: Run, number: signal.Signals
 ) -> None:
