@@ -44,14 +44,20 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Make files that are old enough, waiting once for all."""
+def aged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make files and trees that are old enough, waiting once for all."""
     folder = tmp_path_factory.mktemp("aged")
-    made = [folder / f"{number}" for number in range(20)]
-    for path in made:
-        path.write_bytes(b"one")
-    age(*made)
-    return iter(made)
+    for number in range(20):
+        (folder / f"{number}").write_bytes(b"one")
+    tree(folder / "good")
+    tree(folder / "broken", toml=MANIFEST.replace("0.1", '"much"'))
+    age(*folder.rglob("*"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(aged: Path) -> Iterator[Path]:
+    return iter([aged / f"{number}" for number in range(20)])
 
 
 @pytest.fixture
@@ -129,7 +135,7 @@ def test_one_flipped_byte_of_what_is_kept_is_noticed(store: Path, file: Path) ->
 def test_what_other_code_kept_is_not_believed(store: Path, file: Path) -> None:
     once(store, file)
     assert kept_file.load(str(store), readings._code()) is not None
-    assert kept_file.load(str(store), (*readings._code(), "more")) is None
+    assert kept_file.load(str(store), f"{readings._code()}more") is None
 
 
 def test_what_cannot_be_written_is_not_kept(tmp_path: Path, file: Path) -> None:
@@ -199,12 +205,8 @@ def test_an_up_to_date_check_opens_no_file_and_loads_no_parser(
     assert HEAVY & modules == set()
 
 
-def test_a_broken_manifest_is_read_each_time_with_all_its_faults(
-    tmp_path: Path,
-) -> None:
-    root = tree(tmp_path / "t", toml=MANIFEST.replace("0.1", '"much"'))
-    path = root / "manifests/m/provider.toml"
-    age(path)
+def test_a_broken_manifest_is_read_each_time_with_all_its_faults(aged: Path) -> None:
+    path = aged / "broken/manifests/m/provider.toml"
     said = []
     for _ in range(2):
         readings.forget()
@@ -215,14 +217,11 @@ def test_a_broken_manifest_is_read_each_time_with_all_its_faults(
 
 
 def test_what_is_certified_is_read_from_bytes_and_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tasks import inputs
 
-    root = tree(tmp_path / "t")
-    path = root / "manifests/m/provider.toml"
-    age(path, root / "locks/m.lock", root / "manifests/m/worker.py")
-    one = manifest.load(path)
+    one = manifest.load(aged / "good/manifests/m/provider.toml")
     remembered = inputs.inputs(one, {}, one.readings)
     opened: list[str] = []
     real = readings.content
