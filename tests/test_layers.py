@@ -2,7 +2,8 @@
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,72 +16,86 @@ def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield the dotted name of everything that the file imports, at any depth."""
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Give the dotted name of everything that the file imports, at any depth."""
     package = path.relative_to(ROOT).with_suffix("").parts
-    for node in ast.walk(ast.parse(path.read_text())):
+    found: set[str] = set()
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: -node.level]) if node.level else ""
             module = ".".join(filter(None, (base, node.module)))
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            found.update(f"{module}.{alias.name}" for alias in node.names)
+    return frozenset(found)
 
 
 def imported_roots(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in imports(path)}
 
 
-def ids(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-@pytest.mark.parametrize("path", modules("remote_resident"), ids=ids)
-def test_the_runtime_never_imports_the_tree_nor_doit_itself(path: Path) -> None:
-    assert not imported_roots(path) & {"tasks", "dodo", "doit"}
-
-
-@pytest.mark.parametrize("path", modules("tasks"), ids=ids)
-def test_only_the_graph_and_the_reporter_import_doit(path: Path) -> None:
-    if path.name not in {"graph.py", "reporter.py"}:
-        assert "doit" not in imported_roots(path)
-
-
-@pytest.mark.parametrize("path", modules("remote_resident/worker_side"), ids=ids)
-def test_the_worker_side_imports_the_standard_library_only(path: Path) -> None:
-    foreign = {
+def foreign(path: Path, ours: tuple[str, ...], also: str | None = None) -> set[str]:
+    """Name what a file imports besides the standard library, and may not."""
+    allowed = {*STDLIB, also}
+    return {
         name
         for name in imports(path)
-        if name.partition(".")[0] not in STDLIB
-        and not name.startswith(("remote_resident.worker_side.", "resident_side."))
+        if name.partition(".")[0] not in allowed and not name.startswith(ours)
     }
 
-    assert not foreign
+
+def wrong(
+    folder: str, of: Callable[[Path], Collection[str]]
+) -> dict[str, Collection[str]]:
+    """Map each file of a folder to what is wrong with it, where something is."""
+    found = {str(path.relative_to(ROOT)): of(path) for path in modules(folder)}
+    assert found
+    return {path: names for path, names in found.items() if names}
 
 
-@pytest.mark.parametrize("path", modules("remote_resident/worker_side"), ids=ids)
-def test_the_worker_side_keeps_to_the_syntax_of_its_oldest_interpreter(
-    path: Path,
-) -> None:
-    ast.parse(path.read_text(), feature_version=(3, 8))
+def test_the_runtime_never_imports_the_tree_nor_doit_itself() -> None:
+    above = {"tasks", "dodo", "doit"}
+
+    assert wrong("remote_resident", lambda path: imported_roots(path) & above) == {}
 
 
-@pytest.mark.parametrize("path", modules("remote_resident/jobs/worker"), ids=ids)
-def test_the_job_worker_imports_its_framework_in_one_place_and_nothing_of_ours(
-    path: Path,
-) -> None:
-    framework = {"app.py": "litestar", "server.py": "uvicorn"}.get(path.name)
-    own = ("remote_resident.jobs.worker.", "job_worker.")
-    beside = ("remote_resident.worker_side.", "resident_side.")
-    foreign = {
-        name
-        for name in imports(path)
-        if name.partition(".")[0] not in {*STDLIB, framework}
-        and not name.startswith((*own, *beside))
+def test_only_the_graph_and_the_reporter_import_doit() -> None:
+    assert set(wrong("tasks", lambda path: imported_roots(path) & {"doit"})) <= {
+        "tasks/graph.py",
+        "tasks/reporter.py",
     }
 
-    assert not foreign
-    ast.parse(path.read_text(), feature_version=(3, 10))
+
+WORKER_SIDE = ("remote_resident.worker_side.", "resident_side.")
+
+
+def test_the_worker_side_imports_the_standard_library_only() -> None:
+    folder = "remote_resident/worker_side"
+
+    assert wrong(folder, lambda path: foreign(path, WORKER_SIDE)) == {}
+
+
+def test_the_worker_side_keeps_to_the_syntax_of_its_oldest_interpreter() -> None:
+    for path in modules("remote_resident/worker_side"):
+        ast.parse(path.read_text(), str(path), feature_version=(3, 8))
+
+
+def test_the_job_worker_imports_its_framework_in_one_place_and_nothing_of_ours() -> (
+    None
+):
+    framework = {"app.py": "litestar", "server.py": "uvicorn"}
+    ours = ("remote_resident.jobs.worker.", "job_worker.", *WORKER_SIDE)
+    folder = "remote_resident/jobs/worker"
+
+    assert wrong(folder, lambda p: foreign(p, ours, framework.get(p.name))) == {}
+    for path in modules(folder):
+        ast.parse(path.read_text(), str(path), feature_version=(3, 10))
 
 
 def test_the_decision_reads_nothing() -> None:
@@ -89,19 +104,21 @@ def test_the_decision_reads_nothing() -> None:
     assert not imported_roots(ROOT / "remote_resident/admission.py") & reading
 
 
-@pytest.mark.parametrize("path", modules("remote_resident"), ids=ids)
-def test_the_core_knows_nothing_of_its_tenants_and_commands(path: Path) -> None:
+def above_the_core(path: Path) -> set[str]:
     room = path.relative_to(ROOT / "remote_resident").parts[0]
-    above = {"cli", "jobs", "endpoints"} - {room}
     if room == "cli" or path.name == "__main__.py":
-        return
-
-    assert not {
+        return set()
+    above = {"cli", "jobs", "endpoints"} - {room}
+    return {
         name
         for name in imports(path)
         for other in above
         if f"{name}.".startswith(f"remote_resident.{other}.")
     }
+
+
+def test_the_core_knows_nothing_of_its_tenants_and_commands() -> None:
+    assert wrong("remote_resident", above_the_core) == {}
 
 
 @pytest.mark.parametrize("folder", ["remote_resident", "tasks", "tests"])
