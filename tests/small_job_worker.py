@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -95,7 +96,17 @@ class JobWorker:
         self.log_path = log
         self.socket: Path | None = None
         self.port = 0
+        self.pidfd: int | None = None
+        """Of the worker itself; None: it is the process, or not ready yet."""
         self.token: str | None = None
+
+    def end_itself(self) -> None:
+        """End the worker where another process stands before it."""
+        if self.pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            os.close(self.pidfd)
+            self.pidfd = None
 
     @property
     def log(self) -> str:
@@ -195,6 +206,7 @@ def job_workers(place: Path) -> Iterator[Start]:
         for worker in started:
             worker.process.kill()
             worker.process.wait()
+            worker.end_itself()
 
 
 def command(
@@ -242,7 +254,10 @@ def _wait_until_ready(worker: JobWorker) -> None:
         found, _, _ = select.select([pipe], [], [], DEADLINE_S)
         line = pipe.readline() if found else b""
     assert line, f"no worker: {worker.process.poll()}\n{worker.log}"
-    worker.port = json.loads(line)["port"] or 0
+    said = json.loads(line)
+    worker.port = said["port"] or 0
+    if said["pid"] != worker.process.pid:
+        worker.pidfd = os.pidfd_open(said["pid"])
 
 
 def until(true: Callable[[], object], what: str) -> None:

@@ -71,13 +71,13 @@ def test_the_plugins_own_routes_are_in_its_document() -> None:
     assert set(paths) == {*ROUTES, "/of-my-own"}
 
 
-@pytest.mark.parametrize("transport", ["tcp"])
+@pytest.mark.parametrize("examples", [5, pytest.param(50, marks=pytest.mark.long)])
 def test_no_request_gets_what_the_document_does_not_say(
-    start: Start, document: dict[str, Any], transport: str
+    start: Start, document: dict[str, Any], examples: int
 ) -> None:
     import schemathesis
 
-    worker: JobWorker = start("returns:Job", transport=transport)
+    worker: JobWorker = start("returns:Job", transport="tcp")
     schema = schemathesis.openapi.from_dict(document)
     schema.config.base_url = f"http://127.0.0.1:{worker.port}"
 
@@ -86,7 +86,7 @@ def test_no_request_gets_what_the_document_does_not_say(
 
         @hypothesis.seed(20)
         @hypothesis.settings(
-            max_examples=15,
+            max_examples=examples,
             deadline=None,
             database=None,
             phases=[hypothesis.Phase.generate],

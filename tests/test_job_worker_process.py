@@ -444,12 +444,27 @@ def test_sigterm_waits_no_longer_than_the_grace(start: Start) -> None:
     with worker.run("deaf", "ignores") as stream:
         stream.until("log")
         worker.process.terminate()
+        end = terminal(list(stream))
+
+    assert (end["event"], end["message"]) == ("error", IGNORED)
+    assert worker.wait() == 0
+
+
+def test_a_worker_that_is_told_to_stop_takes_no_new_job(
+    start: Start, tmp_path: Path
+) -> None:
+    worker = start()
+    go = tmp_path / "go"
+    with worker.run("deaf", "ignores", until=str(go)) as stream:
+        stream.until("log")
+        worker.process.terminate()
         until(lambda: worker.get("/health")["state"] == "stopping", "it stops")
         refusal = worker.ask("POST", "/jobs/new/run", {"job": "returns"})
+        go.touch()
         end = terminal(list(stream))
 
     assert (refusal.status, refusal.json["reason"]) == (503, "stopping")
-    assert (end["event"], end["message"]) == ("error", IGNORED)
+    assert end["status"] == "cancelled"
     assert worker.wait() == 0
 
 
@@ -493,12 +508,36 @@ def test_a_stop_while_the_runtime_comes_up_does_not_wait_for_it(start: Start) ->
 def test_a_plugin_that_takes_the_signals_is_stopped_all_the_same(start: Start) -> None:
     worker = start("steals_signals:Job")
     until(lambda: worker.get("/health")["state"] == "ready", "it is up")
-    # the main thread takes them back right after
+    # the main thread has taken them back before a job runs
     events = worker.events("x", "any")
+    worker.process.send_signal(signal.SIGUSR1)
+    until(lambda: "most recent call first" in worker.log, "the stacks")
     worker.process.terminate()
 
     assert terminal(events)["status"] == "completed"
     assert worker.wait() == 0
+
+
+def test_a_module_that_hangs_while_it_is_imported_tells_its_stacks(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hangs.py").write_text(
+        "import pathlib, time\n"
+        "pathlib.Path('here').touch()\n"
+        "while True:\n    time.sleep(0.01)\n"
+    )
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        words = command("hangs:Job", "--socket", str(tmp_path / "s"))
+        child = subprocess.Popen(words, cwd=tmp_path, stderr=out)
+    try:
+        until((tmp_path / "here").exists, "the module is imported")
+        child.send_signal(signal.SIGUSR1)
+        until(lambda: 'hangs.py", line' in log.read_text(), "its stacks")
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_stacks_are_written_on_sigusr1(marked: JobWorker) -> None:

@@ -32,6 +32,14 @@ def worker(start: Start, request: pytest.FixtureRequest) -> JobWorker:
     return start(transport=request.param)
 
 
+@pytest.fixture(
+    scope="module", params=["unix", pytest.param("tcp", marks=pytest.mark.long)]
+)
+def laden(start: Start, request: pytest.FixtureRequest) -> JobWorker:
+    """Give a worker for what takes long; the transport has little part in it."""
+    return start(transport=request.param)
+
+
 def left(worker: JobWorker, job_id: str) -> None:
     """Wait until a job has no reader any more."""
     until(lambda: worker.get(f"/jobs/{job_id}")["readers"] == 0, f"{job_id} is left")
@@ -97,8 +105,9 @@ def test_none_is_lost_while_the_host_reads(worker: JobWorker) -> None:
 
 
 def test_a_slow_reader_slows_no_job_and_is_told_what_it_missed(
-    worker: JobWorker,
+    laden: JobWorker,
 ) -> None:
+    worker = laden
     worker.events("warm", "chatters", lines=2000)
     before = worker.resident()
     with worker.run("slow", "chatters", lines=100_000, width=200) as stream:
@@ -116,7 +125,8 @@ def test_a_slow_reader_slows_no_job_and_is_told_what_it_missed(
     assert terminal(events)["status"] == "completed"
 
 
-def test_an_abandoned_chatty_job_keeps_within_its_bound(worker: JobWorker) -> None:
+def test_an_abandoned_chatty_job_keeps_within_its_bound(laden: JobWorker) -> None:
+    worker = laden
     worker.events("warm", "chatters", lines=2000)
     before = worker.resident()
     worker.run("alone", "chatters", lines=100_000, width=200).close()
@@ -134,7 +144,8 @@ def test_an_abandoned_chatty_job_keeps_within_its_bound(worker: JobWorker) -> No
     assert [event["event"] for event in events[:2]] == ["log", "log"]
 
 
-def test_the_ended_are_told_of_up_to_256(worker: JobWorker) -> None:
+def test_the_ended_are_told_of_up_to_256(laden: JobWorker) -> None:
+    worker = laden
     for number in range(258):
         worker.events(f"past-{number}", "returns")
 

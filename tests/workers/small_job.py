@@ -77,7 +77,9 @@ class Job:
         import ctypes
 
         Path(ctx.params["began"]).write_text(str(os.getpid()))
-        ctypes.PyDLL(None).sleep(ctypes.c_uint(int(ctx.params["seconds"])))
+        time_s = ctypes.c_uint(int(ctx.params["seconds"]))
+        hold = ctypes.PyDLL(None)
+        hold.sleep(time_s) if time_s.value else hold.usleep(ctypes.c_uint(500_000))
 
     def nests(self, ctx):
         """Give what is deeper than a reader of JSON may bear."""

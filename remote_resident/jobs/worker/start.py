@@ -118,9 +118,10 @@ class Worker:
         self._place = _bind(self._options)
         threading.Thread(target=self._run_loop, name="loop", daemon=True).start()
         self._answering.wait()
-        self._runner.runtime_is_up(self._runtime.initialise())
-        # the plugin may have taken them while it came up
+        up = self._runtime.initialise()
+        # the plugin may have taken them while it came up; before a job can run
         bell.take()
+        self._runner.runtime_is_up(up)
         self._left.wait()
         if self._status == 0:
             self._runtime.shut_down()
