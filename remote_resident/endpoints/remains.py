@@ -65,7 +65,7 @@ def _container(endpoint: Endpoint, found: Container) -> Iterator[Remains]:
     elif found.paused:
         again = f"tu remote endpoint stop {name}"
         yield Remains(
-            text=f"container paused ({name}), which no stop ends",
+            text=f"container paused ({name})",
             next=f"{engine} unpause {name} && {again}",
         )
     elif found.running:
