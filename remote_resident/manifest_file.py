@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from remote_resident import readings
 from remote_resident.errors import ManifestError, Problem, summary
+from remote_resident.file_identity import Identity
 from remote_resident.manifest_lines import key_lines, line_of
 from remote_resident.manifest_path import FILE, File, is_inside, leads_out
 from remote_resident.manifest_rules import Fault, Wrong, full_name, json_value, show
@@ -23,7 +24,7 @@ MAX_BYTES = readings.MAX_BYTES
 REPEAT = 3
 
 
-def read(file: File) -> tuple[dict[str, Any], readings.Identity | None]:
+def read(file: File) -> tuple[dict[str, Any], Identity | None]:
     """Give all that one provider.toml declares, and which file that was.
 
     The content of a request that is named by its path is not looked at: another file
@@ -63,7 +64,7 @@ def _slug_faults(slug: str | None, file: File) -> list[Fault]:
     return []
 
 
-def read_text(file: File) -> tuple[str, readings.Identity | None]:
+def read_text(file: File) -> tuple[str, Identity | None]:
     """Give the text of a provider.toml and which file it was. Raises ManifestError."""
     try:
         content, identity = readings.content(file.path)

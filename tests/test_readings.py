@@ -11,6 +11,7 @@ import pytest
 from test_check import WEIGHTS, certify
 
 from remote_resident import kept_file, manifest, readings
+from remote_resident.file_identity import Identity
 from remote_resident.readings import Readings
 from tests.small_tree import MANIFEST, look_alike, tree
 
@@ -228,7 +229,7 @@ def test_what_is_certified_is_read_from_bytes_and_not_remembered(
 
     def counted(
         file: str, limit: int = readings.MAX_BYTES
-    ) -> tuple[bytes, readings.Identity | None]:
+    ) -> tuple[bytes, Identity | None]:
         opened.append(Path(file).name)
         return real(file, limit)
 
