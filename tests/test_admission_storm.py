@@ -81,6 +81,10 @@ for number in range(int(rounds)):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
+            # its argv is empty for an instant after Popen has returned
+            shown = Path(f"/proc/{worker.pid}/cmdline")
+            while not shown.read_bytes() and worker.poll() is None:
+                pass
     if worker is None:
         print(verdict.reason, flush=True)
         continue
