@@ -1,10 +1,10 @@
 """`tu remote check` where nothing has changed: many providers, all set up here.
 
 Each provider has five weights, which the memo knows, six distributions in an environment
-and a current report. Some fifty system calls are made for each: a stat of every file, one
-listing of its environment and one of its directory. With 1000 providers these alone are
-over half of the goal, and the comparisons of each step come to more than the other half:
-nothing that was found is remembered, so each is made.
+and a current report. Some 33 system calls are made for each: a stat of every file and
+directory, an access of each distribution's last file, what is kept. With 1000 providers
+these alone are half of the goal, and the comparisons of each step come to more than the
+other half: nothing that was found is remembered, so each is made.
 
 Usage: python bench/bench_check.py [--providers N,N] [--rounds N] [--keep]
 """
