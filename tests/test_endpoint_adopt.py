@@ -147,6 +147,24 @@ def test_what_nobody_runs_any_more_is_not_counted_before_the_next_daemon_comes(
     assert room.recorded() == []
 
 
+def test_a_disconnect_keeps_the_one_row_whose_stop_fails(daemon: Started) -> None:
+    store = registered(
+        endpoint("a", stop="true", stop_timeout_s=1.0),
+        endpoint("b", stop="exit 1"),
+    )
+    first = daemon()
+    first.run("a")
+
+    done = first.client.call("POST", "/v1/endpoints/disconnect")
+
+    assert (done["ok"], done["removed"]) == (False, ["b-service"])
+    ((name, reason),) = [(row["name"], row["reason"]) for row in done["kept"]]
+    assert (name, reason) == ("a-service", "stop_failed")
+    assert first.row("a")["state"] == "failed"
+    assert list(store.registrations().endpoints) == ["a-service"]
+    assert store.settings().mode is None
+
+
 def test_a_failure_is_sticky_also_for_the_next_daemon(
     daemon: Started, tmp_path: Path
 ) -> None:
