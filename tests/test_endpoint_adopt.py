@@ -25,8 +25,8 @@ from small_endpoint import (
     wait_for,
 )
 
-from remote_resident import processes, room
-from remote_resident.endpoints import listener, memory
+from remote_resident import processes
+from remote_resident.endpoints import listener
 from remote_resident.endpoints.store import Store
 from remote_resident.errors import ProviderError
 
@@ -128,23 +128,6 @@ def test_a_service_that_died_meanwhile_is_started_again(daemon: Started) -> None
 
     assert second.run("a")[-1]["exit_code"] == 0
     assert get(one.port) != pid
-
-
-def test_what_nobody_runs_any_more_is_not_counted_before_the_next_daemon_comes(
-    daemon: Started,
-) -> None:
-    store = registered(one := endpoint(vram_budget_gb=0.0, ram_budget_gb=0.001))
-    first = daemon()
-    first.run("a")
-    wait_noted(store, one.name, "ready")
-    instance = (store.note(one.name) or {})["instance"]
-    first.end()
-    assert [holder.instance for holder in room.recorded()] == [instance]
-
-    processes.end_all(instance, grace_s=0.0)
-
-    assert memory.held() == [one.name]
-    assert room.recorded() == []
 
 
 def test_a_disconnect_keeps_the_one_row_whose_stop_fails(daemon: Started) -> None:

@@ -599,6 +599,30 @@ def test_what_a_record_does_not_tell_is_taken_to_live(
     assert len(room.recorded()) == counted
 
 
+def test_what_nobody_runs_any_more_is_not_counted_before_the_next_daemon_comes(
+    host: Any, home: Path
+) -> None:
+    one = endpoint(vram_budget_gb=0.0, ram_budget_gb=0.25)
+    here = host(one, host=memory.Host(readings=ten_gb, holders=room.recorded))
+    here.run("a")
+    wait_for(lambda: [h for h in room.recorded() if not h.loading])
+    here.owner.end(stop_services=False)
+    thread = here.service().thread
+    assert thread is not None
+    thread.join(DEADLINE_S)
+    record = home / "state/held/a-service.json"
+    noted = json.loads(record.read_text())
+    assert noted["daemon"] == ME
+    # of a daemon that was killed
+    record.write_text(json.dumps({**noted, "daemon": [ME[0], 1]}))
+    assert [holder.instance for holder in room.recorded()] == [here.service().instance]
+
+    processes.end_all(here.service().instance, grace_s=0.0)
+
+    assert memory.held() == [one.name]
+    assert room.recorded() == []
+
+
 def test_a_service_is_held_from_its_start_as_one_that_still_loads(host: Any) -> None:
     one = endpoint(
         start=start_script(ready_s=1000), vram_budget_gb=0.0, ram_budget_gb=0.25
