@@ -84,7 +84,7 @@ def killed_and_typed_again(provider: Whole, rounds: int) -> list[dict[str, str]]
 def test_a_setup_killed_at_any_moment_ends_well_when_typed_again(
     provider: Whole,
 ) -> None:
-    for steps in killed_and_typed_again(provider, 5):
+    for steps in killed_and_typed_again(provider, 3):
         assert tuple(steps) == STEPS
 
 
