@@ -152,7 +152,7 @@ def test_a_force_push_changes_nothing_and_a_newer_commit_lands_beside(
     assert drive(kit.make(other))[1].verdict == "done"
 
     assert len([p for p in kit_places() if not p.name.startswith(".")]) == 2
-    command = [python, "-I", "-c", "import tiny_opt; print(tiny_opt.FACTOR)"]
+    command = [str(python), "-I", "-c", "import tiny_opt; print(tiny_opt.FACTOR)"]
     assert subprocess.check_output(command, text=True) == "2\n"
 
 

@@ -37,7 +37,7 @@ def left(provider: Whole) -> list[processes.Instance]:
 
 def end_left(provider: Whole) -> None:
     for instance in left(provider):
-        processes.end_all(instance.name)
+        processes.end_all(instance.instance)
 
 
 def setup(provider: Whole) -> dict[str, str]:
