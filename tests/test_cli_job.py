@@ -155,7 +155,7 @@ def in_turn(said: str) -> list[str]:
 def test_a_run_shows_what_comes_and_ends_with_the_result(site: Site) -> None:
     told = site.tu("job", "run", "tiny", "--params", '{"x": 3}', "--id", "one")
 
-    assert (told.returncode, told.stdout) == (0, "file:///3\n")
+    assert (told.returncode, told.stdout) == (0, "file:///3\n"), told.stderr
     assert in_turn(told.stderr) == [
         "starting",
         "50 % half way",
