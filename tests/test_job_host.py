@@ -272,3 +272,29 @@ def test_a_limit_that_is_no_number_is_refused(site: Site, value: str) -> None:
     assert str(caught.value) == (
         f"limit: {value!r} found, an integer from 0 of at most 9 digits wanted"
     )
+
+
+def test_a_worker_is_told_where_its_weights_are(site: Site) -> None:
+    root = site.tmp / "weights"
+    root.mkdir()
+    site.provider(weights={"root_env": "TINY_ROOT", "root_default": str(root)})
+    host = site.host()
+    names = ["TU_WEIGHTS_ROOT", "TINY_ROOT"]
+
+    job = host.submit("tiny", {"does": "says", "names": names}, tree=site.tree)
+    got = events(host, job)
+
+    assert got[-1].get("status") == "completed", got[-1]
+    assert host.job(job.job_id).results == (str(root), str(root))
+
+
+def test_the_last_four_hundred_lines_of_a_job_are_kept(site: Site) -> None:
+    site.provider()
+    host = site.host()
+
+    job = host.submit("tiny", {"does": "prints", "lines": 500}, tree=site.tree)
+    events(host, job)
+
+    wanted = [f"line {number}" for number in range(100, 500)]
+    assert host._board.records.stderr(job.job_id) == wanted
+    assert host.stderr(job.job_id) == wanted

@@ -10,7 +10,7 @@ import pytest
 from small_job_host import Site, events, sites, until
 
 from remote_resident import processes
-from remote_resident.jobs import running
+from remote_resident.jobs import running, watch
 from remote_resident.jobs.job import Event
 
 
@@ -210,3 +210,25 @@ def test_a_quiet_job_of_a_worker_that_answers_is_not_lost(site: Site) -> None:
     site.go("one")
 
     assert events(host, "one")[-1]["status"] == "completed"
+
+
+def test_a_cancel_that_no_worker_can_heed_ends_it_a_little_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TU_JOB_CANCEL_GRACE_S", "0.3")
+    monkeypatch.setattr(watch, "_HOST_GRACE_S", 0.4)
+    site.provider()
+    host = site.host()
+    # the worker's own clock stands still: one call holds its interpreter
+    params = {**site.steered("one", "holds"), "seconds": 120}
+    host.submit("tiny", params, "one", tree=site.tree)
+    site.began("one")
+
+    host.cancel("one")
+    got = events(host, "one")
+
+    assert got[-1]["status"] == "cancelled"
+    assert got[-1]["message"] == "tiny: job one: its cancel was ignored for 0.3 s"
+    assert host.job("one").state == "cancelled"
+    again = host.submit("tiny", {}, tree=site.tree)
+    assert events(host, again)[-1]["status"] == "completed"

@@ -6,12 +6,18 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import small_jobs
 
+from remote_resident import machine
+from remote_resident.admission import Gpu
 from remote_resident.jobs import feed
+from remote_resident.jobs import records as jobs_records
+from remote_resident.jobs.devices import device_named
 from remote_resident.jobs.feed import Feed
 from remote_resident.jobs.job import Job
 from remote_resident.jobs.queue import Key, Queue
 from remote_resident.jobs.records import Records
+from remote_resident.manifest import load
 
 A, B, C = ("/t", "a"), ("/t", "b"), ("/t", "c")
 
@@ -168,3 +174,54 @@ def test_what_the_file_did_not_take_is_known_and_saved_later(tmp_path: Path) -> 
     assert again.usual_s("/t", "t") == 2.0
     assert [one.job_id for one in again.live()] == ["b"]
     again.close()
+
+
+def test_the_last_ended_jobs_are_remembered_and_all_that_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_records, "KEPT", 3)
+    records = Records(tmp_path / "jobs.sqlite")
+    for number in range(8):
+        records.add(job(f"j{number}"))
+        if number != 1:
+            records.save(job(f"j{number}", state="completed"), [])
+
+    found, left_out = records.all()
+    records.close()
+
+    assert [one.job_id for one in found] == ["j7", "j6", "j5", "j1"]
+    assert left_out == 0
+
+
+def test_the_last_two_hundred_events_are_kept_for_ever() -> None:
+    events = Feed({"event": "log", "n": number} for number in range(300))
+
+    assert [event["n"] for event in events.tail()] == list(range(100, 300))
+
+
+def gpu(index: int, uuid: str | None) -> Gpu:
+    return Gpu(index=index, uuid=uuid, name="a card", total_gb=80.0, free_gb=80.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "named"),
+    [
+        ("none", "cpu", "auto"),
+        ("optional", "cpu", "cpu"),
+        ("required", "auto", "auto"),
+        ("required", "1", "GPU-b"),
+        ("optional", "GPU-a", "GPU-a"),
+    ],
+)
+def test_a_device_is_named_by_its_index_or_its_uuid(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+    asked: str,
+    named: str,
+) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: [gpu(0, "GPU-a"), gpu(1, "GPU-b")])
+    budget = {} if policy == "none" else {"vram_budget_gb": 1.0}
+    path = small_jobs.write(tmp_path, gpu={"policy": policy, **budget})
+
+    assert device_named(load(path), asked) == named

@@ -154,6 +154,14 @@ def test_what_a_job_prints_carries_its_id(worker: JobWorker) -> None:
     assert lines.count("from a child") == 2
 
 
+def test_what_asyncio_runs_for_a_job_in_a_thread_carries_its_id_too(
+    worker: JobWorker,
+) -> None:
+    worker.events("threaded", "prints_in_a_thread")
+
+    assert "[threaded] from a thread" in worker.log.splitlines()
+
+
 def test_the_standard_input_is_not_the_jobs(worker: JobWorker) -> None:
     assert worker.events("stdin", "reads_stdin")[0]["payload"] == ["", ""]
 

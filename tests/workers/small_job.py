@@ -29,6 +29,14 @@ class Job:
     def device(self, ctx):
         ctx.result(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
+    def says(self, ctx):
+        for name in ctx.params["names"]:
+            ctx.result(os.environ.get(name))
+
+    def prints(self, ctx):
+        for number in range(ctx.params["lines"]):
+            print(f"line {number}", file=sys.stderr)
+
     def writes(self, ctx):
         Path(ctx.state_dir, "out.txt").write_text("CA 1.0")
         self.results(ctx)
