@@ -321,11 +321,24 @@ def spawn(
         # not reaped by anybody yet: the pid is still this process
         pidfd = os.pidfd_open(process.pid)
         _CHILDREN.append(process)
+        _let_it_be_seen(process.pid, pidfd)
     except BaseException:
         pipes.close()
         raise
     pipes.close_theirs()
     return Child(process=process, pidfd=pidfd, pipes=pipes, log=log, log_start=start)
+
+
+def _let_it_be_seen(pid: int, pidfd: int) -> None:
+    """Wait until the process table shows a child's argv, or the child has ended.
+
+    It is empty for an instant after Popen has returned: who decides on room in it would
+    count nothing for this child.
+    """
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    while not Path(f"/proc/{pid}/cmdline").read_bytes() and not ended.poll(1):
+        pass
 
 
 def _parsed(line: bytes) -> dict[str, float] | None:

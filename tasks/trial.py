@@ -74,15 +74,29 @@ def make_corner(provider: "ProviderManifest") -> Corner:
     """Make the places of a trial; raises ProviderError where they cannot be made."""
     places.ensure(places.runtime_dir())
     socket_dir = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_socket_base()))
+    name = _name(provider, socket_dir.name.removeprefix(_PREFIX))
+    directory = (_corners(provider) or socket_dir) / name
+    try:
+        places.ensure(directory)
+    except ProviderError:
+        socket_dir.rmdir()
+        raise
+    return Corner(directory=directory, socket_dir=socket_dir)
+
+
+def _corners(provider: "ProviderManifest") -> Path | None:
+    """Name the directory of this provider's corners; None: each trial's socket's."""
     if provider.runtime_work_root is not None:
-        base = places.ensure(provider.resolve(provider.runtime_work_root))
-    elif provider.env_kind != "venv":
+        return provider.resolve(provider.runtime_work_root)
+    if provider.env_kind != "venv":
         # the one directory that a container sees and can write
-        base = socket_dir
-    else:
-        base = places.ensure(places.cache_dir() / "smoke")
-    directory = tempfile.mkdtemp(prefix=f"{provider.slug}-", dir=base)
-    return Corner(directory=Path(directory), socket_dir=socket_dir)
+        return None
+    return places.cache_dir() / "smoke"
+
+
+def _name(provider: "ProviderManifest", trial: str) -> str:
+    """Name a corner by whose it is: what a killed trial has left is found by that."""
+    return f"{provider.slug}-{places.tree_id(provider.tree)}-{trial}"
 
 
 def _socket_base() -> Path:
@@ -95,7 +109,8 @@ def _socket_base() -> Path:
 def end_left(provider: "ProviderManifest") -> Iterator[list[int]]:
     """End each worker that a trial of this provider left, and give the pids that ended.
 
-    Only for who holds the provider's turn: a trial that still runs would be ended too.
+    What lies in the corners of earlier trials is removed, a failed one's log too. Only
+    for who holds the provider's turn: a trial that still runs would be ended.
     """
     cli = None
     for left in processes.instances(provider.slug, str(provider.tree)):
@@ -106,6 +121,16 @@ def end_left(provider: "ProviderManifest") -> Iterator[list[int]]:
             cli = container_program(os.environ, provider.slug)
         yield supervisor.end_all(left.instance, grace_s=_CUT_GRACE_S, container_cli=cli)
         shutil.rmtree(socket.parent, ignore_errors=True)
+    _clear_left(provider)
+
+
+def _clear_left(provider: "ProviderManifest") -> None:
+    base, name = _corners(provider), _name(provider, "*")
+    sockets = _socket_base()
+    for left in sockets.glob(f"{_PREFIX}*/{name}") if base is None else base.glob(name):
+        trial = left.name.rpartition("-")[2]
+        shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(sockets / f"{_PREFIX}{trial}", ignore_errors=True)
 
 
 def _is_private(socket: Path) -> bool:

@@ -567,6 +567,41 @@ def test_what_a_killed_smoke_left_ends_with_the_next_one(tmp_path: Path) -> None
     assert_nothing_left(tiny)
 
 
+@pytest.mark.parametrize("own_work_root", [False, True])
+def test_the_places_of_a_killed_smoke_go_with_the_next_one(
+    tmp_path: Path, own_work_root: bool
+) -> None:
+    asked = {"op": "answer", "hang": True}
+    base = tmp_path / "work" if own_work_root else places.cache_dir() / "smoke"
+    tiny = provider(
+        tmp_path,
+        LEAVES_A_CHILD,
+        smoke={"request": asked, "timeout_s": 600.0},
+        runtime={"work_root": str(base)} if own_work_root else {},
+    )
+    argv = [sys.executable, "-c", SMOKES, str(tiny.path)]
+    with subprocess.Popen(argv, cwd=Path(smoke.__file__).parents[1]) as killed:
+        try:
+            _first_pids(base.parent / "pids")
+        finally:
+            killed.kill()
+            for left in processes.instances(tiny.slug, str(tiny.tree)):
+                processes.end_all(left.instance, grace_s=0.0)
+    (corner,) = base.iterdir()
+    (room,) = places.runtime_dir().glob("s-*")
+
+    def admit(candidate: object) -> object:
+        raise AdmissionRefused("no room", verdict=None, reason="no_room")
+
+    # the same name in another tree is another provider
+    made(smoke.make(provider(tmp_path / "another tree"), admit=admit))
+    assert corner.exists() and room.exists()
+
+    made(smoke.make(tiny, admit=admit))
+    assert not corner.exists()
+    assert_nothing_left(tiny)
+
+
 def test_a_worker_that_is_no_smokes_outlives_one(tmp_path: Path) -> None:
     tiny = provider(tmp_path)
     worker = supervisor.ResidentWorker(tiny, admit=None)

@@ -61,6 +61,28 @@ def test_a_second_signal_ends_it_at_once(start: Start) -> None:
     assert not held.path.exists()
 
 
+def test_a_shut_door_wakes_nobody_while_what_is_in_hand_goes_on(start: Start) -> None:
+    held = start("hangs")
+    caller = held.connect()
+    caller.send(op="predict")
+    until(lambda: held.ask("ping")["busy_since"], "it is busy")
+    held.child.terminate()
+    until(lambda: "finishing what is in hand" in held.said(), "it was heard")
+
+    def rests() -> bool:
+        """Say whether it takes no time of a processor for a moment."""
+        before = processor_ticks(held.child.pid)
+        time.sleep(0.2)
+        return processor_ticks(held.child.pid) == before
+
+    until(rests, "it rests")
+
+
+def processor_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 def test_an_idle_worker_leaves_by_itself(start: Start) -> None:
     held = start("echo", "--idle-timeout", "0.1")
 

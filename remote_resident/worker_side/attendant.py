@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
     import signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 else:
     import _signal as signal
@@ -135,7 +135,7 @@ class Attendant:
     def dismiss(self) -> None:
         """Shut the door, and refuse whoever still asks."""
         with self.lock:
-            for sock in self.door.shut():
+            for sock in self._shut_door():
                 self._admit(sock)
             self.gone = True
             self.stopping = True
@@ -332,6 +332,17 @@ class Attendant:
     def _accept_again(self) -> None:
         self._accept_at = None
         self._listen_for(select.EPOLLIN)
+
+    def _shut_door(self) -> Iterator[_socket.socket]:
+        """Let nobody in any more, and yield all who already were."""
+        self._accept_at = None
+        if self.door.listener is not None:
+            try:  # noqa: SIM105
+                # shut, it would wake the thread at once, again and again
+                self.callers.epoll.unregister(self.door.listener.fileno())
+            except OSError:
+                pass
+        yield from self.door.shut()
 
     def _admit(self, sock: _socket.socket) -> Any:
         uid = door.peer_uid(sock)
@@ -553,7 +564,7 @@ class Attendant:
         self.log("nobody asks; leaving")
         self.retiring = True
         last_call = monotonic() + LAST_CALL_S
-        for sock in self.door.shut():
+        for sock in self._shut_door():
             peer = self._admit(sock)
             if peer is not None:
                 peer.last_call = last_call
@@ -573,7 +584,7 @@ class Attendant:
         if self.stopping:
             return
         self.stopping = True
-        for sock in self.door.shut():
+        for sock in self._shut_door():
             self._admit(sock)
         self._refuse_queue()
         if self.running is None:
