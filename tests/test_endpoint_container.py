@@ -48,11 +48,14 @@ def names(base: Image) -> Iterator[list[str]]:
     """Give two names that no other test run has; their containers go with the test."""
     made = [f"t{os.urandom(4).hex()}" for _ in range(2)]
     yield made
-    services = [f"{name}-service" for name in made]
-    # an engine that stops before it removes would wait for who ignores SIGTERM
-    for words in (["kill"], ["rm", "--force"]):
-        argv = [base.program, *words, *services]
-        subprocess.run(argv, capture_output=True, check=False)
+    # of several names an engine takes none where one is not there
+    for service in (f"{name}-service" for name in made):
+        # an engine that stops before it removes would wait for who ignores SIGTERM
+        for words in (["kill"], ["rm", "--force"]):
+            argv = [base.program, *words, service]
+            subprocess.run(argv, capture_output=True, check=False)
+        argv = [base.program, "container", "inspect", service]
+        assert subprocess.run(argv, capture_output=True).returncode != 0
 
 
 @pytest.fixture
