@@ -33,6 +33,8 @@ set -e
 root=$(mktemp -d /var/tmp/tu-test-image-XXXXXX)
 trap 'rm -rf "$root"' EXIT
 debootstrap --variant=minbase --include=python3 bookworm "$root" >&2
+# another user inside goes through it too
+chmod 755 "$root"
 for folder in var/cache/apt var/lib/apt/lists usr/share/doc usr/share/locale; do
     rm -rf "${root:?}/$folder"
     mkdir -p "$root/$folder"

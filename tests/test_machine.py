@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from seconds import within
 
 from remote_resident import machine
 from remote_resident.admission import UNKNOWN, Gpu, GpuProcess, Holder, Memory
@@ -317,7 +318,7 @@ def test_a_program_that_hangs_is_left_at_its_limit_with_all_it_started(
         driver(tmp_path, "GPU-aaaa"), program=str(program), limit_s=0.3
     )
 
-    assert time.monotonic() - began < 3
+    within(3.0, time.monotonic() - began)
     assert gpu.total_gb is None
     assert gpu.unknown["total_gb"] == "nvidia-smi: no answer within 0.3 s"
     # a SIGKILL is sent to all at once, and each dies when it is next scheduled
