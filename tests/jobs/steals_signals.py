@@ -1,5 +1,7 @@
 import signal
 
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
 
 class Job:
     def initialise_runtime(self):

@@ -34,8 +34,6 @@ class Bell:
         self._heard, self._ring = os.pipe()
         os.set_blocking(self._ring, False)
         self._inherited: Callable[[], list[int]] = list
-        # what Python knows of it: a handler of the plugin's would be another
-        self._told_stacks = signal.getsignal(signal.SIGUSR1)
         threading.Thread(target=self._listen, name="bell", daemon=True).start()
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -44,11 +42,11 @@ class Bell:
         for number in STOP_SIGNALS:
             signal.signal(number, _nothing)
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
-        if signal.getsignal(signal.SIGUSR1) is not self._told_stacks:
+        # Python knows nothing of faulthandler's: what it knows of is the plugin's
+        if signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
             faulthandler.unregister(signal.SIGUSR1)
             signal.signal(signal.SIGUSR1, signal.SIG_DFL)
             tell_stacks()
-            self._told_stacks = signal.getsignal(signal.SIGUSR1)
 
     def close_in_forks(self, descriptors: Callable[[], list[int]]) -> None:
         """Name what a forked child of a job must not hold open: connections of ours."""
