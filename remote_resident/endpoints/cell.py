@@ -30,7 +30,7 @@ _CHUNK_BYTES = 65536
 _LOOK_S = 0.2
 _GRACE_S = 2.0
 _DRAIN_S = 2.0
-_REAP_S = 7.0
+_REAP_S = 8.0
 """Longer than a reaper may take, which ends then at the latest."""
 _STATUS_BYTES = 256
 
@@ -154,26 +154,26 @@ class Cell:
             os.close(code_fd)
 
     def _spawned(self, argv: list[str], fds: list[int]) -> "subprocess.Popen[bytes]":
-        self._status_fd, theirs = os.pipe()
-        control, self._control_fd = os.pipe()
-        own = [str(theirs), str(control), self.instance, str(self.work.cwd)]
-        try:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_REAPER), *own, *argv],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env=self.work.env,
-                cwd="/",
-                pass_fds=[*fds, theirs, control],
-                start_new_session=True,
-            )
-        except OSError as exc:
-            raise OSError(exc.errno, exc.strerror, argv[0]) from None
-        finally:
-            os.close(theirs)
-            os.close(control)
+        with contextlib.ExitStack() as theirs:
+            self._status_fd, status = os.pipe()
+            theirs.callback(os.close, status)
+            control, self._control_fd = os.pipe()
+            theirs.callback(os.close, control)
+            own = [str(status), str(control), self.instance, str(self.work.cwd)]
+            try:
+                return subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(_REAPER), *own, *argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    env=self.work.env,
+                    cwd="/",
+                    pass_fds=[*fds, status, control],
+                    start_new_session=True,
+                )
+            except OSError as exc:
+                raise OSError(exc.errno, exc.strerror, argv[0]) from None
 
     def _take_pid(self, process: "subprocess.Popen[bytes]") -> None:
         """Learn the cell's pid. Raises OSError where it cannot be run."""
@@ -204,7 +204,7 @@ class Cell:
             process.stdout.fileno(): _Stream("stdout", self.work.hide),
             process.stderr.fileno(): _Stream("stderr", self.work.hide),
         }
-        yield from self._live(process, streams)
+        yield from self._live(streams)
         with self._lock:
             self._sweep(process)
         yield from _rest(streams)
@@ -222,9 +222,7 @@ class Cell:
         self.end(None)
         self._close()
 
-    def _live(
-        self, process: "subprocess.Popen[bytes]", streams: dict[int, "_Stream"]
-    ) -> Iterator[Line | None]:
+    def _live(self, streams: dict[int, "_Stream"]) -> Iterator[Line | None]:
         poll = select.poll()
         for fd in (*streams, self._status_fd):
             poll.register(fd, select.POLLIN)
