@@ -198,21 +198,20 @@ def stop(owner: Owner, one: Service, *, died: bool = False) -> None:
     # beside the stop: who comes after a crash finds a service that ends either way
     spawn(lambda: owner.note(one), f"{one.endpoint.name}: note")
     try:
-        fault = _stopped(owner, one, died=died)
+        failure = _stopped(owner, one, died=died)
     except Exception as exc:
         # who waits for the end must be told
-        fault = remains.fault(one.endpoint, f"{type(exc).__name__}: {exc}", ())
+        failure = remains.failure(one.endpoint, f"{type(exc).__name__}: {exc}", ())
         tell(f"{one.endpoint.name}: stop", exc)
-    if fault is None:
+    if failure is None:
         _report_gone(owner, one, Event.STOPPED)
         return
-    failure = Failure(reason="stop_failed", text=fault.text, next=fault.next)
     owner.report(one, Event.STOP_FAILED, failure)
     with _going_on(one):
         owner.note(one)
 
 
-def _stopped(owner: Owner, one: Service, *, died: bool) -> remains.Fault | None:
+def _stopped(owner: Owner, one: Service, *, died: bool) -> Failure | None:
     """Stop it as it has to be; None: stopped, else why not."""
     if one.listener is None and one.run is not None:
         # it never was ready: what still tries to start it is ended first
@@ -238,14 +237,14 @@ def _is_gone(owner: Owner, one: Service) -> bool:
     return not owner.has_failed_start(one) and not service.left(one)
 
 
-def _cleaned(one: Service) -> remains.Fault | None:
+def _cleaned(one: Service) -> Failure | None:
     """Stop what a start that failed or a service that died has left, whatever it says."""
-    fault = service.stop(one, settle=False)
+    failure = service.stop(one, settle=False)
     service.sweep(one)
     rest = service.left(one, one.patience.swept_s)
     if not rest:
         return None
-    return fault or remains.fault(one.endpoint, "stop returned 0", rest)
+    return failure or remains.failure(one.endpoint, "stop returned 0", rest)
 
 
 def until_free(owner: Owner, one: Service, over: Callable[[], bool]) -> None:

@@ -10,6 +10,7 @@ from remote_resident import processes
 from remote_resident.endpoints import containers, listener
 from remote_resident.endpoints.containers import Container
 from remote_resident.endpoints.record import Endpoint
+from remote_resident.endpoints.swap import Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +20,6 @@ class Remains:
     text: str
     next: str
     """The command that ends it, or shows who can."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """Why a stop does not count."""
-
-    text: str
-    next: str
 
 
 def find(endpoint: Endpoint, instance: str, env: Mapping[str, str]) -> list[Remains]:
@@ -73,7 +66,7 @@ def _container(endpoint: Endpoint, found: Container) -> Iterator[Remains]:
         yield Remains(text=text, next=f"{engine} stop {name}")
 
 
-def fault(endpoint: Endpoint, said: str, rest: Sequence[Remains]) -> Fault:
+def failure(endpoint: Endpoint, said: str, rest: Sequence[Remains]) -> Failure:
     """Say why a stop does not count: what the script said, what it left, what helps.
 
     The last of what is left is what has the others: a container its processes and
@@ -81,9 +74,14 @@ def fault(endpoint: Endpoint, said: str, rest: Sequence[Remains]) -> Fault:
     """
     name = endpoint.name
     if not rest:
-        return Fault(text=f"{name}: {said}", next=f"tu remote endpoint logs {name}")
+        return Failure(
+            reason="stop_failed",
+            text=f"{name}: {said}",
+            next=f"tu remote endpoint logs {name}",
+        )
     what = ", ".join(one.text for one in rest)
-    return Fault(
+    return Failure(
+        reason="stop_failed",
         text=f"{name}: {said}, {what}; {name} is stopped once nothing of it is left",
         next=rest[-1].next,
     )

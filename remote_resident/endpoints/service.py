@@ -12,8 +12,9 @@ from remote_resident.endpoints.cut import Cut
 from remote_resident.endpoints.listener import Listener, Owner
 from remote_resident.endpoints.readiness import DEAD_S
 from remote_resident.endpoints.record import Endpoint
-from remote_resident.endpoints.remains import Fault, Remains, fault
+from remote_resident.endpoints.remains import Remains, failure
 from remote_resident.endpoints.scripts import Run, environment, finish
+from remote_resident.endpoints.swap import Failure
 from remote_resident.errors import ProviderError
 
 SETTLE_S = 10.0
@@ -97,7 +98,7 @@ def refuse_stranger(service: Service) -> None:
     )
 
 
-def stop(service: Service, *, settle: bool = True) -> Fault | None:
+def stop(service: Service, *, settle: bool = True) -> Failure | None:
     """Run the stop script and see it through; None: stopped, else why not.
 
     It counts only when the script returned 0, the port is closed and its processes are
@@ -109,7 +110,7 @@ def stop(service: Service, *, settle: bool = True) -> Fault | None:
     try:
         run = Run.begin(endpoint, "stop", service.instance, hide=service.hide)
     except OSError as exc:
-        return fault(endpoint, f"stop cannot be run: {exc}", left(service))
+        return failure(endpoint, f"stop cannot be run: {exc}", left(service))
     status = finish(run, endpoint.stop_timeout_s, _still(service.orphans))
     spare_s = min(
         service.patience.settle_s, max(_LEAST_SETTLE_S, until - time.monotonic())
@@ -123,7 +124,7 @@ def stop(service: Service, *, settle: bool = True) -> Fault | None:
     said = f"stop returned {status}"
     if run.timed_out:
         said = f"stop did not return within {endpoint.stop_timeout_s!r} s"
-    return fault(endpoint, said, rest)
+    return failure(endpoint, said, rest)
 
 
 def orphans(service: Service) -> tuple[Owner, ...]:
