@@ -6,50 +6,21 @@ from typing import TYPE_CHECKING
 
 from remote_resident.errors import ExecEnvironmentError, Problem
 from tasks.installed import (
-    HALF,
-    NOTHING,
-    PROBE_LIMIT_S,
     STEP,
     Site,
     ask,
-    compare,
     differing,
-    interpreter,
     interpreter_file,
-    is_ours,
     lock_path,
     probe_problem,
-    read_lock,
     read_pins,
     read_site,
-    same_version,
     see,
 )
 from tasks.step import Making, StepResult, failed, refused
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
-
-__all__ = [
-    "HALF",
-    "NOTHING",
-    "PROBE_LIMIT_S",
-    "STEP",
-    "Site",
-    "ask",
-    "compare",
-    "interpreter",
-    "is_ours",
-    "lock_path",
-    "make",
-    "probe_problem",
-    "problems",
-    "read_lock",
-    "read_pins",
-    "read_site",
-    "same_version",
-    "see",
-]
 
 
 def problems(

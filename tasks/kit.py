@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from remote_resident import interpreters, kits, places
 from remote_resident.errors import Problem, ProviderError
-from tasks import environment
+from tasks import installed
 from tasks.step import Making, Progress, StepResult, failed, refused
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _ask_git(place: Path, *command: str) -> list[str] | str:
     running = child.run(
         _git(place, *command),
         env=git_environment(os.environ),
-        timeout_s=environment.PROBE_LIMIT_S,
+        timeout_s=installed.PROBE_LIMIT_S,
     )
     while True:
         try:
@@ -268,12 +268,12 @@ def _fetch_problem(provider: "ProviderManifest", kit: "Kit", ended: "Ended") -> 
 
 
 def _install_problems(provider: "ProviderManifest", kit: "Kit") -> list[Problem]:
-    python, found = environment.interpreter(provider, STEP)
+    python, found = installed.interpreter(provider, STEP)
     if python is None or found:
         return found
     site = _site(python)
     if isinstance(site, str):
-        return [environment.probe_problem(STEP, str(python), site, "python_missing")]
+        return [installed.probe_problem(STEP, str(python), site, "python_missing")]
     source = _source(provider, kit).as_uri()
     if any(origin == source for origin in _origins(site)):
         return []
@@ -289,7 +289,7 @@ def _site(python: Path) -> Path | str:
     if site := interpreters.site_packages(python):
         return site
     show = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    answer = environment.ask([str(python), "-I", "-c", show])
+    answer = installed.ask([str(python), "-I", "-c", show])
     return answer if isinstance(answer, str) else Path("".join(answer[-1:]))
 
 
@@ -323,10 +323,10 @@ def _install(
     provider: "ProviderManifest", kit: "Kit"
 ) -> Generator[str | Progress, None, StepResult | None]:
     """Install the kit's package, nothing else, into the provider's interpreter."""
-    python, found = environment.interpreter(provider, STEP)
+    python, found = installed.interpreter(provider, STEP)
     if python is None or found:
         return refused(STEP, found)
-    if environment.is_ours(python):
+    if installed.is_ours(python):
         text = (
             f"{provider.slug}: {python}: the interpreter that this tool runs in found, "
             f"one of the model's own wanted for kit {provider.kit_name}"

@@ -10,8 +10,7 @@ from typing import Any
 
 from remote_resident.errors import ProviderError
 from remote_resident.readings import content
-from tasks.figures import change as change
-from tasks.figures import number as number
+from tasks.figures import number
 from tasks.report_file import ACCEPTED
 
 POOLS = ("host", "device")

@@ -231,7 +231,7 @@ Figure = tuple[float | None, str, str]
 
 def figures(entry: Entry) -> Iterator[Figure]:
     """Give what the overview says of an entry, in the order of its columns."""
-    from tasks.ladder import change, number
+    from tasks.figures import change, number
     from tasks.report import speed_up
 
     timing = entry.report.timing if entry.report else {}
@@ -248,7 +248,7 @@ def figures(entry: Entry) -> Iterator[Figure]:
 
 def _peak(entry: Entry) -> Figure:
     """Give the peak on the device where there is one, else of the host."""
-    from tasks.ladder import number
+    from tasks.figures import number
 
     memory = entry.report.memory if entry.report else {}
     for key, budget_key, pool in (

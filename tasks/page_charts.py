@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tasks import page_plots
-from tasks.ladder import change, number
+from tasks.figures import change, number
 from tasks.page_svg import (
     FIRST,
     FRESH,

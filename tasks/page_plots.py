@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tasks import history
-from tasks.ladder import Acceptance, Rung, number
+from tasks.figures import number
+from tasks.ladder import Acceptance, Rung
 from tasks.page_svg import FIRST, FRESH, HELD, INK, MUTED, Chart, drawable, figure
 from tasks.page_text import gib, seconds, short, visible
 from tasks.reported import Entry

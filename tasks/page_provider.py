@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks import page_charts
-from tasks.ladder import number
+from tasks.figures import number
 from tasks.page_svg import Chart
 from tasks.page_text import arrows, gib, seconds, short, text, times
 from tasks.report import speed_up

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from remote_resident import admission, interpreters, machine, places
 from remote_resident.admission import Memory
 from remote_resident.errors import ExecEnvironmentError, Problem, ProviderError
-from tasks import environment
+from tasks import installed
 from tasks.step import Making, StepResult, refused
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _problem(reason: str, text: str, **known: Any) -> Problem:
 def _readable_lock(provider: "ProviderManifest") -> "Pins | None":
     if provider.env_lock is None:
         return None
-    return environment.read_pins(provider, STEP)[0]
+    return installed.read_pins(provider, STEP)[0]
 
 
 def _system(
@@ -124,7 +124,7 @@ def _files(provider: "ProviderManifest") -> Iterator[Problem]:
         yield replace(problem, step=STEP)
     path = provider.lock_path()
     if path is not None and path.is_file():
-        yield from environment.read_pins(provider, STEP)[1]
+        yield from installed.read_pins(provider, STEP)[1]
 
 
 def _interpreter(
@@ -132,7 +132,7 @@ def _interpreter(
 ) -> Iterator[Problem]:
     if provider.env_kind != "venv":
         return
-    python, found = environment.interpreter(provider, STEP)
+    python, found = installed.interpreter(provider, STEP)
     yield from found
     if python is None or pins is None or pins.requires_python is None:
         return
@@ -162,9 +162,9 @@ def _version(python: Path, requires: str) -> str | Problem:
     found = found or re.search(r"(?<=python)\d+\.\d+$", str(python.resolve()))
     if found and (found[0].count(".") > 1 or not re.search(r"\.\d+\.\d", requires)):
         return found[0]
-    asked = environment.ask([str(python), "-I", "-c", _ASK_VERSION])
+    asked = installed.ask([str(python), "-I", "-c", _ASK_VERSION])
     if isinstance(asked, str):
-        return environment.probe_problem(STEP, str(python), asked, "python_missing")
+        return installed.probe_problem(STEP, str(python), asked, "python_missing")
     return asked[-1].strip() if asked else "unknown"
 
 
@@ -347,7 +347,7 @@ def _missing_environment(
     python = provider.python_executable()
     if pins is None or python is None or provider.env_kind != "venv":
         return None
-    if not environment.compare(pins, python, provider.slug):
+    if not installed.compare(pins, python, provider.slug):
         return None
     place = _standing(interpreters.site_packages(python) or python.parent)
     unknown = pins.installed_bytes is None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import reported
-from tasks.ladder import change, number
+from tasks.figures import change, number
 from tasks.page_text import visible
 from tasks.reported import Row
 from tasks.screen import plain as _plain

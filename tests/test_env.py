@@ -15,7 +15,7 @@ import pytest
 from small_provider import until
 from small_tree import HEADER, MANIFEST, drive, lock_text, pin, provider, tree, wheel
 
-from tasks import env, environment, lock
+from tasks import env, environment, installed, lock
 
 DRIVER = """\
 import sys
@@ -135,11 +135,11 @@ def test_killed_at_any_moment_it_ends_well(root: Path) -> None:
 
 
 def test_an_edited_lock_gets_an_environment_of_its_own(root: Path) -> None:
-    before = env.python_path(environment.read_lock(provider(root))[0])
+    before = env.python_path(installed.read_lock(provider(root))[0])
     text = (root / "locks/m.lock").read_text()
     (root / "locks/m.lock").write_text(text + pin("other", "1.0") + "\n")
 
-    after = env.python_path(environment.read_lock(provider(root))[0])
+    after = env.python_path(installed.read_lock(provider(root))[0])
 
     assert before != after
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_tree import MANIFEST, drive, look_alike, pin, provider, tree, wheel
 
-from tasks import environment
+from tasks import environment, installed
 
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 
@@ -101,7 +101,7 @@ def test_a_satisfied_environment_is_seen_without_starting_its_python(
 def test_versions_are_compared_as_pep_440_compares(
     wanted: str, found: str, same: bool
 ) -> None:
-    assert environment.same_version(wanted, found) is same
+    assert installed.same_version(wanted, found) is same
 
 
 def test_of_two_pythons_in_one_venv_the_stated_one_is_looked_at(
@@ -149,8 +149,8 @@ def test_an_interpreter_that_hangs_is_a_named_problem(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
 
-    found = environment.ask([str(program)], limit_s=0.2)
-    problem = environment.probe_problem("preflight", "x", str(found), "python_missing")
+    found = installed.ask([str(program)], limit_s=0.2)
+    problem = installed.probe_problem("preflight", "x", str(found), "python_missing")
 
     assert (problem.reason, problem.text) == (
         "probe_timeout",
@@ -196,7 +196,7 @@ def test_a_venv_made_from_the_tools_python_is_not_the_tools_own(tmp_path: Path) 
     python = tmp_path / "e/bin/python"
     look_alike(tmp_path / "e")
 
-    assert not environment.is_ours(python)
+    assert not installed.is_ours(python)
 
 
 def test_without_a_lock_the_interpreter_is_used_as_it_is(tmp_path: Path) -> None:
