@@ -178,10 +178,10 @@ class ProviderManifest:
             here = os.path.realpath(places.find_tree())
         except UsageError:
             here = ""
-        own = File(str(self.path)).tree
+        own = File(self.file).tree
         if own is not None and os.path.realpath(own) == here:
             return self.slug
-        path = quote(str(self.directory))
+        path = quote(self.folder)
         named = self.env_lock or self.kit_name
         if own is not None or not named or os.path.realpath(self.lock_tree) == here:
             return path

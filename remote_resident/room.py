@@ -26,8 +26,9 @@ from remote_resident.readings import content
 
 _GIB = 2**30
 _NO_MEMORY = 2**63
+"""No machine has so much, whatever is counted: a file that says so is damaged."""
 _EXEC_S = 0.02
-"""Bytes that no machine has: a report that says so many is damaged."""
+"""Longer than an exec shows no environment."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _START_TIMEOUT_S = 900.0
 _PING_S = 2.0
@@ -242,9 +243,10 @@ def recorded(directory: Path | None = None) -> list[Holder]:
     """List the services that this user's daemon runs, by its records of them.
 
     A record is `<name>.json` in `<state>/held`: `slug`, `tree`, `instance`, `pids`,
-    `began` (when each pid began), `daemon` (its pid, and when it began), `contained`, `device`, `vram_gb`, `ram_gb`, `loading`,
-    `boot_id`; what is not there is unknown. A record of an earlier boot is of nobody, as
-    is one whose daemon and service do not live; one that cannot be read is somebody's.
+    `began` (when each pid began), `daemon` (its pid, and when it began), `contained`,
+    `device`, `vram_gb`, `ram_gb`, `loading`, `boot_id`; what is not there is unknown. A
+    record of an earlier boot is of nobody, as is one whose daemon and service do not
+    live; one that cannot be read is somebody's.
     """
     directory = places.state_dir() / "held" if directory is None else directory
     try:

@@ -1,10 +1,11 @@
 """The parent of a cell, to whom all that the cell leaves behind is handed.
 
 Run by path, with the cell's environment: `reaper.py STATUS_FD CONTROL_FD INSTANCE CWD
-PROGRAM ARGUMENT...`. A byte from CONTROL_FD starts the cell. To STATUS_FD it writes `pid N`, or `error ERRNO cwd|program` where
-the cell cannot be run, then `exit STATUS`. What the cell started is ended once CONTROL_FD
-says the end of its other side, by whatever way it left the cell's session, environment
-and parents. A process with the mark of another instance has an owner of its own.
+PROGRAM ARGUMENT...`. A byte from CONTROL_FD starts the cell. To STATUS_FD it writes
+`pid N`, or `error ERRNO cwd|program` where the cell cannot be run, then `exit STATUS`.
+What the cell started is ended once CONTROL_FD says the end of its other side, by whatever
+way it left the cell's session, environment and parents. A process with the mark of
+another instance has an owner of its own.
 """
 
 import os

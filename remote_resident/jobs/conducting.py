@@ -1,8 +1,8 @@
 """One job in hand, in a thread of its own: from its turn to its end, or back to the queue.
 
-start or take the worker, ask the other idle ones to give memory back, POST the job, read
-its stream to the terminal event, and clear the worker for the next one. A start that finds
-no room waits for the end of another job where there is one, and is refused otherwise.
+It starts or takes the worker, asks the other idle ones to give memory back, POSTs the job,
+reads its stream to the terminal event, and clears the worker for the next one. A start that
+finds no room waits for the end of another job where there is one, and is refused otherwise.
 """
 
 import time
