@@ -59,7 +59,7 @@ NEXT: dict[str, str] = {
 knows what to do."""
 
 OK, REFUSED, OUR_ERROR, USAGE = 0, 1, 2, 3
-"""Exit codes; 130 and 143 are the signals'."""
+"""Exit codes; 129, 130 and 143 are the signals'."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
