@@ -337,8 +337,10 @@ def _let_it_be_seen(pid: int, pidfd: int) -> None:
     """
     ended = select.poll()
     ended.register(pidfd, select.POLLIN)
-    while not Path(f"/proc/{pid}/cmdline").read_bytes() and not ended.poll(1):
-        pass
+    # another thread may have waited for one that ended: it is in no table then
+    with contextlib.suppress(OSError):
+        while not Path(f"/proc/{pid}/cmdline").read_bytes() and not ended.poll(1):
+            pass
 
 
 def _parsed(line: bytes) -> dict[str, float] | None:
