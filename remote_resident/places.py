@@ -116,13 +116,8 @@ def readings_path(slug: str, tree: str) -> str:
     return f"{_of_tree(tree, _where())[0]}/{slug}"
 
 
-def memo_path(slug: str, tree: Path) -> Path:
-    """Name the file of the digests already computed for a provider's weights."""
-    return Path(memo_file(slug, tree))
-
-
 def memo_file(slug: str, tree: Path) -> str:
-    """Give the same as text, for whoever asks it of many providers."""
+    """Name the file of the digests already computed for a provider's weights."""
     return f"{_of_tree(str(tree), _where())[1]}/{slug}-{tree_id(tree)}"
 
 

@@ -29,7 +29,7 @@ def test_one_variable_moves_everything(home: Path, tmp_path: Path) -> None:
     tree = tree_at(tmp_path / "tree")
 
     named = [
-        places.memo_path("capiti", tree),
+        Path(places.memo_file("capiti", tree)),
         places.measured_path("capiti", tree),
         places.env_dir("capiti", "a" * 64),
         places.kit_dir("b" * 40),
@@ -51,7 +51,7 @@ def test_one_variable_moves_everything(home: Path, tmp_path: Path) -> None:
 
 
 def test_naming_a_place_creates_nothing(home: Path, tmp_path: Path) -> None:
-    places.memo_path("capiti", tmp_path)
+    places.memo_file("capiti", tmp_path)
     places.runtime_dir()
 
     assert list(home.iterdir()) == []

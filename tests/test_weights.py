@@ -80,7 +80,7 @@ class Provider:
             )
             for w, path in self.weight_paths()
         ]
-        memo = digests.DigestMemo(places.memo_path(self.slug, self.tree))
+        memo = digests.DigestMemo(places.memo_file(self.slug, self.tree))
         return digests.verify(wanted, memo, deep=deep, progress=progress)
 
 
