@@ -6,8 +6,10 @@ makes directories.
 
 import os
 import stat
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 
 from remote_resident.errors import ProviderError, UsageError
@@ -75,11 +77,10 @@ def text_digest(data: bytes) -> str:
     """Give the SHA-256 of a few bytes, 64 hex."""
     try:
         # hashlib loads all of OpenSSL, which takes longer than many providers' check
-        from _sha256 import sha256  # type: ignore[import-not-found]
+        plain = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
     except ImportError:
-        from hashlib import sha256
-
-    digest: str = sha256(data).hexdigest()
+        plain = import_module("hashlib")
+    digest: str = plain.sha256(data).hexdigest()
     return digest
 
 
