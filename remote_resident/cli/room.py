@@ -55,7 +55,7 @@ def run(asked: Asked) -> Answer:
 
 
 def _with_own(verdict: "Verdict", provider: "ProviderManifest") -> "Verdict":
-    """Note that the provider is held already: a call needs no room for one more."""
+    """Note that the provider is held already: what is asked needs no room for one more."""
     own = [
         holder
         for holder in verdict.holders
@@ -63,9 +63,12 @@ def _with_own(verdict: "Verdict", provider: "ProviderManifest") -> "Verdict":
         and holder.tree == str(provider.tree)
         and holder.uid == os.geteuid()
     ]
+    runs = (
+        "its next job runs" if provider.runtime_mode == "jobs" else "a call is answered"
+    )
     notes = tuple(
-        f"{provider.slug} is held already by pid {holder.pids[0]}: a call is answered "
-        "there and needs no room"
+        f"{provider.slug} is held already by pid {holder.pids[0]}: {runs} there and needs "
+        "no room"
         for holder in own
     )
     return replace(verdict, notes=(*verdict.notes, *notes))
