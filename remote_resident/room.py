@@ -302,8 +302,8 @@ def _may_live(said: Mapping[str, Any]) -> bool:
     if not isinstance(instance, str) or _lives(said.get("daemon")):
         # who wrote it takes it away in time
         return True
-    if said.get("contained") is not False and not pids:
-        # a container that loads: its processes are not known yet
+    if said.get("contained") is not False:
+        # it may load, or its engine may have started it anew: the next daemon looks
         return True
     if any(_lives(one) for one in zip(pids, began, strict=False)):
         return True

@@ -18,6 +18,7 @@ LOG_LIMIT_BYTES = 10 * 2**20
 LOGS_KEPT = 3
 _READY_LINE_BYTES = 4096
 _LOOK_S = 0.02
+_SEEN_S = 1.0
 
 _HINTS = {
     0: "left by itself",
@@ -333,14 +334,16 @@ def _let_it_be_seen(pid: int, pidfd: int) -> None:
     """Wait until the process table shows a child's argv, or the child has ended.
 
     It is empty for an instant after Popen has returned: who decides on room in it would
-    count nothing for this child.
+    count nothing for this child. One that empties its argv at once is not waited for.
     """
+    until = time.monotonic() + _SEEN_S
     ended = select.poll()
     ended.register(pidfd, select.POLLIN)
     # another thread may have waited for one that ended: it is in no table then
     with contextlib.suppress(OSError):
-        while not Path(f"/proc/{pid}/cmdline").read_bytes() and not ended.poll(1):
-            pass
+        while not Path(f"/proc/{pid}/cmdline").read_bytes():
+            if ended.poll(1) or time.monotonic() >= until:
+                return
 
 
 def _parsed(line: bytes) -> dict[str, float] | None:

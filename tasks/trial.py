@@ -45,6 +45,10 @@ _JOIN_S = 0.2
 _CUT_JOIN_S = 5.0
 _SOCKET_BYTES = 107
 _PREFIX = "s-"
+_TRIAL_LETTERS = 8
+"""How many letters mkdtemp adds to a prefix."""
+_KEPT = ".kept"
+"""Lies in what a trial that was no success left for its reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +106,15 @@ def _name(provider: "ProviderManifest", trial: str) -> str:
 def _socket_base() -> Path:
     runtime = places.runtime_dir()
     # the longest name that mkdtemp gives, and the socket in it
-    fits = len(os.fsencode(runtime / f"{_PREFIX}12345678" / "s")) <= _SOCKET_BYTES
+    longest = runtime / (_PREFIX + "x" * _TRIAL_LETTERS) / "s"
+    fits = len(os.fsencode(longest)) <= _SOCKET_BYTES
     return runtime if fits else Path(tempfile.gettempdir())
 
 
 def end_left(provider: "ProviderManifest") -> Iterator[list[int]]:
     """End each worker that a trial of this provider left, and give the pids that ended.
 
-    What lies in the corners of earlier trials is removed, a failed one's log too. Only
+    The places of a trial that was killed are removed, those that were kept stay. Only
     for who holds the provider's turn: a trial that still runs would be ended.
     """
     cli = None
@@ -125,9 +130,11 @@ def end_left(provider: "ProviderManifest") -> Iterator[list[int]]:
 
 
 def _clear_left(provider: "ProviderManifest") -> None:
-    base, name = _corners(provider), _name(provider, "*")
+    base, name = _corners(provider), _name(provider, "?" * _TRIAL_LETTERS)
     sockets = _socket_base()
     for left in sockets.glob(f"{_PREFIX}*/{name}") if base is None else base.glob(name):
+        if (left / _KEPT).exists():
+            continue
         trial = left.name.rpartition("-")[2]
         shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(sockets / f"{_PREFIX}{trial}", ignore_errors=True)
@@ -144,6 +151,9 @@ def clear_corner(corner: Corner, *, keep: bool) -> None:
     inside = corner.directory.is_relative_to(corner.socket_dir)
     if not keep:
         shutil.rmtree(corner.directory, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            (corner.directory / _KEPT).touch()
     if not (keep and inside):
         shutil.rmtree(corner.socket_dir, ignore_errors=True)
 

@@ -85,7 +85,7 @@ class Site:
     def end_jobs(self) -> None:
         """Cancel what a test has left running."""
         jobs = JobClient(connect(start=False))
-        for job in jobs.jobs():
+        for job in jobs.listed()["jobs"]:
             if job["ended"] is None:
                 (self.tmp / f"{job['job_id']}.go").touch()
                 jobs.cancel(job["job_id"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from small_base import NOBODY, Start
+from small_base import NOBODY, Start, until
 
 
 def test_the_socket_is_its_owners_alone_whatever_the_umask(start: Start) -> None:
@@ -100,3 +101,25 @@ def test_a_path_that_another_has_taken_over_is_left(start: Start) -> None:
 
     assert first.ended() == 0
     assert second.ask(x=1)["echo"] == 1
+
+
+def test_a_worker_out_of_descriptors_leaves_as_it_was_told(start: Start) -> None:
+    held = start("hangs")
+    caller = held.connect()
+    caller.send(op="predict")
+    until(lambda: held.ask("ping")["busy_since"], "it is busy")
+    used = max(int(path.name) for path in Path(f"/proc/{held.child.pid}/fd").iterdir())
+    resource.prlimit(held.child.pid, resource.RLIMIT_NOFILE, (used + 1, used + 1))
+    for _ in range(20):
+        held.connect()
+    until(
+        lambda: "accepting: Too many open files" in held.said(), "there are none left"
+    )
+
+    held.child.terminate()
+    until(lambda: "finishing what is in hand" in held.said(), "it was heard")
+    until(lambda: not held.path.exists(), "the door is shut")
+    held.child.terminate()
+
+    assert held.ended() == 143
+    assert "Traceback" not in held.said()

@@ -1,6 +1,6 @@
 """Who waits and who is in hand: what all threads of the host share, under one lock.
 
-Nothing that may take long is done under it.
+Nothing that may take long is done under it, once callers are let in.
 """
 
 import threading

@@ -43,11 +43,6 @@ class JobClient:
         }
         return self.daemon.call("POST", "/v1/jobs", body)
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """List the jobs that are remembered, newest first."""
-        found: list[dict[str, Any]] = self.listed()["jobs"]
-        return found
-
     def listed(
         self, limit: int | None = None, results: int | None = None
     ) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from remote_resident.jobs.conducting import conduct
 from remote_resident.jobs.devices import device_named
 from remote_resident.jobs.feed import Feed
 from remote_resident.jobs.job import AUTO, QUEUED, RUNNING, STARTING, Event, Job
-from remote_resident.jobs.lane import HEALTH_S, stderr_of
+from remote_resident.jobs.lane import HEALTH_S, LEAVE_S, stderr_of
 from remote_resident.jobs.params import refuse_bad
 from remote_resident.jobs.provider import refuse_mode
 from remote_resident.jobs.waiting import NOWHERE, Place
@@ -42,7 +42,6 @@ from remote_resident.jobs.worker.ids import refused_id
 
 _LOOK_S = 0.5
 _SAVE_S = 1.0
-_LEAVE_S = 30.0
 _LONGEST_GRACE_S = 600.0
 """How long jobs may take to heed a cancel at the end of the host, where that ends them."""
 
@@ -235,18 +234,18 @@ class JobHost:
             self.cancel(live.job.job_id)
         grace_s = min(self._watch.grace_s, _LONGEST_GRACE_S)
         enders = [
-            in_thread(lane.end, _LEAVE_S if lane.idle else grace_s)
+            in_thread(lane.end, LEAVE_S if lane.idle else grace_s)
             for lane in lanes
             if stop_services or lane.idle
         ]
         for ender in enders:
-            ender.join(grace_s + _LEAVE_S)
+            ender.join(grace_s + LEAVE_S)
         with self._board.lock:
             for live in self._board.live.values():
                 self._board.save(live)
         if not stop_services:
             return
-        deadline = time.monotonic() + _LEAVE_S
+        deadline = time.monotonic() + LEAVE_S
         while self._board.live and time.monotonic() < deadline:
             time.sleep(0.02)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 HEALTH_S = 5.0
 END_GRACE_S = 2.0
+LEAVE_S = 30.0
+"""How long a worker that has nothing in hand may take to go by itself."""
 ENDED_WAIT_S = 5.0
 """How long the end of a process may take once its socket has closed."""
 _TAIL_LINES = 20

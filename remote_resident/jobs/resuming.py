@@ -13,11 +13,9 @@ from remote_resident.jobs import provider, running, starting
 from remote_resident.jobs.board import Board
 from remote_resident.jobs.feed import Feed
 from remote_resident.jobs.job import QUEUED, RUNNING, Job
-from remote_resident.jobs.lane import Lane, Live
+from remote_resident.jobs.lane import LEAVE_S, Lane, Live
 from remote_resident.jobs.running import failed
 from remote_resident.jobs.watch import in_thread
-
-_LEAVE_S = 30.0
 
 
 def take_up(board: Board) -> None:
@@ -82,4 +80,4 @@ def _adopt(lane: Lane, instance: str) -> None:
         return
     if lane.undeclared:
         lane.ending = True
-        in_thread(lane.end, _LEAVE_S)
+        in_thread(lane.end, LEAVE_S)

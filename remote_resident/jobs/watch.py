@@ -15,13 +15,12 @@ from typing import Any
 
 from remote_resident.jobs import asking
 from remote_resident.jobs.job import RUNNING
-from remote_resident.jobs.lane import HEALTH_S, Lane, Live
+from remote_resident.jobs.lane import HEALTH_S, LEAVE_S, Lane, Live
 
 AGAIN_S = 10.0
 """How often a cancel is asked for that has not come to an end."""
 _HOST_GRACE_S = 15.0
 """What a cancel may be ignored for on top: the worker itself is to end first."""
-_LEAVE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,7 @@ class Watch:
             if lane.in_hand is not None:
                 return
             lane.ending = True
-        in_thread(lane.end, _LEAVE_S if lane.stopped_looks == 0 else 0.0)
+        in_thread(lane.end, LEAVE_S if lane.stopped_looks == 0 else 0.0)
 
 
 def cut(live: Live) -> None:

@@ -73,6 +73,7 @@ class Attendant:
         self.heard_late = 0
         self._obeyed = 0
         self._accept_at: float | None = None
+        self._is_shut = False
         self.overtime = overtime.Overtime(self)
         self._owners = owners.Owners(options.lifeline_fd)
         self._bell, self.bell_w = _pipe()
@@ -92,9 +93,10 @@ class Attendant:
 
     def open(self) -> None:
         """Let callers in; raises ProtocolError `socket_path`."""
-        listener = self.door.open()
-        self.active = monotonic()
-        self.callers.epoll.register(listener.fileno(), select.EPOLLIN)
+        with self.lock:
+            listener = self.door.open()
+            self.active = monotonic()
+            self.callers.epoll.register(listener.fileno(), select.EPOLLIN)
         self.ring()
 
     def ring(self) -> None:
@@ -326,7 +328,7 @@ class Attendant:
         return anybody
 
     def _listen_for(self, events: int) -> None:
-        if self.door.listener is not None:
+        if self.door.listener is not None and not self._is_shut:
             self.callers.epoll.modify(self.door.listener.fileno(), events)
 
     def _accept_again(self) -> None:
@@ -336,13 +338,14 @@ class Attendant:
     def _shut_door(self) -> Iterator[_socket.socket]:
         """Let nobody in any more, and yield all who already were."""
         self._accept_at = None
-        if self.door.listener is not None:
-            try:  # noqa: SIM105
-                # shut, it would wake the thread at once, again and again
-                self.callers.epoll.unregister(self.door.listener.fileno())
-            except OSError:
-                pass
-        yield from self.door.shut()
+        if self.door.listener is not None and not self._is_shut:
+            # shut, it would wake the thread at once, again and again
+            self.callers.epoll.unregister(self.door.listener.fileno())
+            self._is_shut = True
+        try:
+            yield from self.door.shut()
+        except OSError as exc:
+            self.log(f"accepting: {exc.strerror}; who waits is not let in")
 
     def _admit(self, sock: _socket.socket) -> Any:
         uid = door.peer_uid(sock)

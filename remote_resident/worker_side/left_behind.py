@@ -23,14 +23,17 @@ def end(instance: str | None) -> int:
     """Kill what carries this instance's mark or stands in our session; how many.
 
     Not this process and not those above it, a launcher or a container's init. Never
-    raises. What the kernel does not end at once is left to the next start's sweep.
+    raises; only for a process that is about to end, whose descriptors may go. What the
+    kernel does not end at once is left to the next start's sweep.
     """
     if not instance:
         return 0
+    _free_descriptors()
     mark = f"\0{argv.INSTANCE}={instance}\0".encode()
     spared = set(_above())
     ended: set[tuple[int, bytes]] = set()
     for _ in range(ROUNDS):
+        _free_descriptors()
         found = [one for one in _marked(mark, spared) if one not in ended]
         if not found:
             break
@@ -38,6 +41,16 @@ def end(instance: str | None) -> int:
             ended.add((pid, began))
             _kill(pid, began)
     return len(ended)
+
+
+def _free_descriptors() -> None:
+    """Let go of this process's own where a model has left none to look with."""
+    try:
+        for fd in os.pipe():
+            os.close(fd)
+    except OSError:
+        most = os.sysconf("SC_OPEN_MAX")
+        os.closerange(3, most if most > 0 else 2**20)
 
 
 def _above() -> Iterator[int]:
@@ -50,7 +63,11 @@ def _above() -> Iterator[int]:
 
 def _marked(mark: bytes, spared: set[int]) -> Iterator[tuple[int, bytes]]:
     session = str(os.getpid()).encode()
-    for name in os.listdir("/proc"):
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return
+    for name in names:
         pid = int(name) if name.isdigit() else 0
         fields = _fields(pid) if pid and pid not in spared else None
         # no longer there, or ended and not yet reaped
