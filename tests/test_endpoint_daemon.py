@@ -581,7 +581,9 @@ ME = [os.getpid(), processes.started_at(os.getpid())]
         ({"contained": False}, 0),
         ({"contained": False, "daemon": ME}, 1),
         ({"contained": False, "daemon": [ME[0], 1]}, 0),
-        ({"pids": ME[:1], "began": [1], "contained": True}, 0),
+        # its engine may have started the container anew
+        ({"pids": ME[:1], "began": [1], "contained": True}, 1),
+        ({"pids": ME[:1], "began": [1], "contained": False}, 0),
         ({"pids": ME[:1], "began": ME[1:], "contained": True}, 1),
         ({"pids": ME[:1], "began": None}, 1),
         ({"pids": "x", "contained": False}, 1),

@@ -206,6 +206,7 @@ def test_room_is_made_by_reclaim_first_and_never_of_a_busy_worker(site: Site) ->
     (holder,) = [h for h in machine.holdings() if h.tree == str(site.tree)]
     before = refused(holder)
 
+    until(lambda: room.ask_idle_s(holder) is not None, "its last job is over")
     idle_s = room.ask_idle_s(holder)
     # what came back is enough: the worker stays
     admitted = replace(before, admit=True)

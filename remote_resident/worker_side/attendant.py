@@ -339,9 +339,12 @@ class Attendant:
         """Let nobody in any more, and yield all who already were."""
         self._accept_at = None
         if self.door.listener is not None and not self._is_shut:
-            # shut, it would wake the thread at once, again and again
-            self.callers.epoll.unregister(self.door.listener.fileno())
             self._is_shut = True
+            try:  # noqa: SIM105
+                # shut, it would wake the thread at once, again and again
+                self.callers.epoll.unregister(self.door.listener.fileno())
+            except OSError:
+                pass  # the model closed descriptors of its worker
         try:
             yield from self.door.shut()
         except OSError as exc:
