@@ -130,7 +130,8 @@ class JobTrial(Trial):
 
     def _capture_stacks(self) -> None:
         """Take the worker's stacks by a signal, in a fraction of a second or not at all."""
-        self.stacks = self._signalled_stacks()
+        # the second where a thread holds the interpreter's lock for good
+        self.stacks = self._signalled_stacks() or self._signalled_stacks(signal.SIGUSR2)
 
     def _leader(self) -> int | None:
         """Find the worker itself, also in a container; None: none that we may signal."""

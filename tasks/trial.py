@@ -248,13 +248,13 @@ class Trial:
             # the process that is seen from here is its container's client
             self.stacks = self._asked_stacks(self.worker)
 
-    def _signalled_stacks(self) -> list[str]:
+    def _signalled_stacks(self, number: int = signal.SIGUSR1) -> list[str]:
         log = spawn.Log(self.corner.log)
         before, pid = log.size(), self._leader()
         if pid is None:
             return []
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
+            os.kill(pid, number)
         until, size = time.monotonic() + _STACKS_S, before
         # written by the signal's handler: over when it has stopped growing
         while time.monotonic() < until:

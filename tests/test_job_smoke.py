@@ -105,13 +105,15 @@ def limit_s(starts: float) -> float:
     return 1.0 + starts * (time.monotonic() - began)
 
 
+@pytest.mark.parametrize("does", ["ignores", "holds"])
 def test_a_job_without_an_end_is_ended_at_the_deadline_and_shows_its_stacks(
-    tmp_path: Path, home: Path
+    tmp_path: Path, home: Path, does: str
 ) -> None:
     files = {key: str(tmp_path / key) for key in ("began", "go")}
     limit = limit_s(3.0)
     tiny = provider(
-        tmp_path, smoke={"request": {"does": "ignores", **files}, "timeout_s": limit}
+        tmp_path,
+        smoke={"request": {"does": does, "seconds": 600, **files}, "timeout_s": limit},
     )
 
     result = made(tiny)
@@ -119,7 +121,7 @@ def test_a_job_without_an_end_is_ended_at_the_deadline_and_shows_its_stacks(
     assert (result.verdict, result.reason) == ("failed", "timeout")
     assert f"tiny: first request: no end within {limit} s found" in result.lines[0]
     stacks = result.lines[result.lines.index("its stacks at the deadline:") :]
-    assert [line for line in stacks if 'plugin.py", line' in line and "ignores" in line]
+    assert [line for line in stacks if 'plugin.py", line' in line and does in line]
     assert nothing_is_left(tiny, home)
 
 

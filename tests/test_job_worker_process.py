@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import fcntl
+import functools
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import stacks
 from small_job_worker import (
     DEADLINE_S,
     JOBS,
@@ -509,12 +511,11 @@ def test_a_plugin_that_takes_the_signals_is_stopped_all_the_same(start: Start) -
     worker = start("steals_signals:Job")
     until(lambda: worker.get("/health")["state"] == "ready", "it is up")
     # the main thread has taken them back before a job runs
-    events = worker.events("x", "any")
+    assert terminal(worker.events("x", "any"))["status"] == "completed"
     worker.process.send_signal(signal.SIGUSR1)
-    until(lambda: "most recent call first" in worker.log, "the stacks")
+    until(lambda: stacks.are_told(worker.log), "the stacks")
     worker.process.terminate()
 
-    assert terminal(events)["status"] == "completed"
     assert worker.wait() == 0
 
 
@@ -540,10 +541,26 @@ def test_a_module_that_hangs_while_it_is_imported_tells_its_stacks(
         child.wait()
 
 
+def test_stacks_of_threads_that_run_end_no_worker(start: Start) -> None:
+    worker = start("runs_on:RunsOn")
+    with worker.run("on", "any"):
+        for times in range(1, 21):
+            worker.process.send_signal(signal.SIGUSR1)
+            told = functools.partial(has_told, worker, times)
+            until(told, "the stacks")
+
+        assert worker.get("/health")["ok"]
+
+
+def has_told(worker: JobWorker, times: int) -> bool:
+    assert "Fatal Python error" not in worker.log
+    return worker.log.count("Current thread") >= times
+
+
 def test_stacks_are_written_on_sigusr1(marked: JobWorker) -> None:
     marked.process.send_signal(signal.SIGUSR1)
 
-    until(lambda: "most recent call first" in marked.log, "the stacks")
+    until(lambda: stacks.are_told(marked.log), "the stacks")
     assert marked.get("/health")["ok"]
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+import stacks
 from small_base import (
     DEADLINE_S,
     Start,
@@ -117,7 +118,7 @@ def test_a_model_that_takes_the_signals_has_them_taken_back(start: Start) -> Non
     caller.ask("ping")
 
     held.child.send_signal(signal.SIGUSR1)
-    until(lambda: "most recent call first" in held.said(), "the stacks are in the log")
+    until(lambda: stacks.are_told(held.said()), "the stacks are in the log")
     held.child.terminate()
     assert held.ended() == 0
 

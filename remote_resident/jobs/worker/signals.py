@@ -10,13 +10,20 @@ import threading
 from collections.abc import Callable
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STACKS_FD = 2
+"""Not the tagged stream: a C handler needs a descriptor."""
 
 
 def tell_stacks() -> None:
-    """Have SIGUSR1 write every thread's stack to the standard error, at any moment."""
-    # not the tagged stream: the C handler needs a descriptor
-    faulthandler.enable(2)
-    faulthandler.register(signal.SIGUSR1, 2, all_threads=True)
+    """Have every thread's stack written to the standard error, at any moment.
+
+    By SIGUSR2 also where a thread holds the interpreter's lock; it reads frames of
+    threads that run, which can end the process. SIGUSR1 does the same until the bell
+    hears it, which reads them under the lock.
+    """
+    faulthandler.enable(STACKS_FD)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        faulthandler.register(number, STACKS_FD, all_threads=True)
 
 
 class Bell:
@@ -39,14 +46,10 @@ class Bell:
 
     def take(self) -> None:
         """Take the signals over; again after the plugin may have taken them."""
-        for number in STOP_SIGNALS:
+        faulthandler.unregister(signal.SIGUSR1)
+        for number in (*STOP_SIGNALS, signal.SIGUSR1):
             signal.signal(number, _nothing)
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
-        # Python knows nothing of faulthandler's: what it knows of is the plugin's
-        if signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
-            faulthandler.unregister(signal.SIGUSR1)
-            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-            tell_stacks()
 
     def close_in_forks(self, descriptors: Callable[[], list[int]]) -> None:
         """Name what a forked child of a job must not hold open: connections of ours."""
@@ -56,6 +59,8 @@ class Bell:
         told = False
         while True:
             for number in os.read(self._heard, 64):
+                if number == signal.SIGUSR1:
+                    faulthandler.dump_traceback(STACKS_FD, all_threads=True)
                 if number not in STOP_SIGNALS:
                     continue
                 if told:
