@@ -343,25 +343,31 @@ def open_lock(path: Path) -> int:
         raise unusable_lock(path, exc) from None
 
 
-def unusable_lock(path: Path, exc: OSError) -> ProviderError:
-    """Give the error for a lock file that cannot be opened, locked or written.
+def unwritable(
+    path: Path, exc: OSError, what: str = "a file", reason: str = "unreadable"
+) -> ProviderError:
+    """Give the error for a file that cannot be opened, locked, written or removed.
 
-    `disk_full` where there is no space for it, `locked` otherwise.
+    `disk_full` where there is no space for it, `reason` otherwise.
     """
     import errno
     from shlex import quote
 
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ProviderError(
-            f"{path}: {exc.strerror}, space for a lock file wanted",
-            reason="disk_full",
-            next=f"df -h {quote(str(path.parent))}",
-        )
-    return ProviderError(
-        f"{path}: {exc.strerror}, a lock file that uid {os.geteuid()} can write wanted",
-        reason="locked",
-        next=f"ls -ld {quote(str(path))}",
+    full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    wanted = (
+        f"space for {what}" if full else f"{what} that uid {os.geteuid()} can write"
     )
+    folder = quote(str(path.parent))
+    return ProviderError(
+        f"{path}: {exc.strerror}, {wanted} wanted",
+        reason="disk_full" if full else reason,
+        next=f"df -h {folder}" if full else f"ls -la {folder}",
+    )
+
+
+def unusable_lock(path: Path, exc: OSError) -> ProviderError:
+    """Give the same for a lock file: `disk_full`, else `locked`."""
+    return unwritable(path, exc, "a lock file", "locked")
 
 
 def has_report(slug: str, tree: Path) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from remote_resident import whole_file
 from remote_resident.errors import (
     AdmissionRefused,
     ExecEnvironmentError,
@@ -175,7 +176,7 @@ def _written(
     import tomli_w
 
     path = acceptance.beside(measured.report_path(provider))
-    measured.write_whole(path, tomli_w.dumps(document(provider, results, rows)))
+    whole_file.write(path, tomli_w.dumps(document(provider, results, rows)).encode())
     lines = [*manifest_lines(rows), f"written: {path}", *kept]
     wrong = [result for result in results if not result.ok]
     if not wrong:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from remote_resident import whole_file
 from remote_resident.errors import ProviderError
 from tasks import report_file
 from tasks.report_file import Report
@@ -96,7 +97,7 @@ def _add(folder: Path, report: Report, text: str) -> None:
             if file.read_text(encoding="utf-8") == text:
                 return
         except (FileNotFoundError, NotADirectoryError):
-            report_file.write_whole(file, text)
+            whole_file.write(file, text.encode())
             return
         except (OSError, UnicodeDecodeError):
             continue

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remote_resident import whole_file
 from remote_resident.driver import device_count
 from tasks.inputs import changed
 from tasks.inputs import changes as changes
@@ -19,7 +20,6 @@ from tasks.report_file import Report as Report
 from tasks.report_file import read as read
 from tasks.report_file import report_path as report_path
 from tasks.report_file import there as there
-from tasks.report_file import write_whole as write_whole
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
@@ -41,7 +41,7 @@ def write(path: Path, report: Report) -> None:
     text = tomli_w.dumps(_known(report.as_dict()))
     # first: what could not be kept is not certified either
     history.keep(path, report, text)
-    write_whole(path, text)
+    whole_file.write(path, text.encode())
 
 
 @functools.cache

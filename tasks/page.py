@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from remote_resident import __version__, places
+from remote_resident import __version__, places, whole_file
 from remote_resident.errors import ProviderError
-from tasks import measured, page_svg
+from tasks import page_svg
 from tasks.page_provider import number_cell, section, verdict
 from tasks.page_text import gib, mib, seconds, short, text, times
 from tasks.reported import Entry
@@ -38,7 +38,7 @@ def write(path: Path, entries: Sequence[Entry], *, asked_for: bool = False) -> N
     if asked_for:
         path = _usable(path)
     page = html(entries, datetime.now(UTC))
-    measured.write_whole(path, page, mode=0o666 if asked_for else 0o600)
+    whole_file.write(path, page.encode(), mode=0o666 if asked_for else 0o600)
 
 
 def _usable(path: Path) -> Path:

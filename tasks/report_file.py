@@ -1,7 +1,5 @@
 """The file of a measured report: where it is, what it reads as, how it is put in place."""
 
-import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,57 +97,6 @@ def _tables(data: bytes) -> dict[str, object]:
     if missing:
         raise ValueError(f"no table {', '.join(missing)} found")
     return tables
-
-
-def write_whole(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Put a text in a file's place: under another name, to the disk, then renamed.
-
-    `mode` is what the umask leaves of it. Raises as `write` does.
-    """
-    from secrets import token_hex
-
-    places.ensure(path.parent)
-    new = path.with_name(f".{path.name[:200]}.{token_hex(4)}.new")
-    try:
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        _to_disk(path.parent)
-    except OSError as exc:
-        raise _unwritable(path, exc) from exc
-    finally:
-        # gone already where all went well
-        with contextlib.suppress(OSError):
-            new.unlink()
-
-
-def _to_disk(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _unwritable(path: Path, exc: OSError) -> ProviderError:
-    import errno
-    import shlex
-
-    folder = shlex.quote(str(path.parent))
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ProviderError(
-            f"{path}: {exc.strerror}, space for the file wanted",
-            reason="disk_full",
-            next=f"df -h {folder}",
-        )
-    return ProviderError(
-        f"{path}: {exc.strerror}, a file that uid {os.geteuid()} can write wanted",
-        reason="unreadable",
-        next=f"ls -ld {folder}",
-    )
 
 
 def _unreadable(path: Path, found: str) -> ProviderError:

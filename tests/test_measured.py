@@ -413,12 +413,12 @@ def test_what_cannot_be_kept_is_not_certified_and_says_why(tree: Path) -> None:
 
 IN_TMPFS = 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1/m.toml"'
 FULL = """
-import sys; from pathlib import Path; from tasks import measured
+import sys; from pathlib import Path; from remote_resident import whole_file
 from remote_resident.errors import ProviderError
 path = Path(sys.argv[1])
 path.with_name("filler").write_bytes(bytes(60 << 10))
 try:
-    measured.write_whole(path, "x" * (60 << 10))
+    whole_file.write(path, b"x" * (60 << 10))
 except ProviderError as exc:
     print(exc.reason, exc, exc.next, [p.name for p in path.parent.iterdir()], sep="|")
 """
@@ -434,6 +434,6 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
 
     path = tmp_path / "m.toml"
     assert ran.stdout.strip() == (
-        f"disk_full|{path}: No space left on device, space for the file wanted|"
+        f"disk_full|{path}: No space left on device, space for a file wanted|"
         f"df -h {tmp_path}|['filler']"
     )

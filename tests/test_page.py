@@ -512,7 +512,7 @@ def test_a_full_disk_is_one_line_and_the_last_page_stands(tmp_path: Path) -> Non
         pytest.skip(f"no file system of one's own here: {ran.stderr.strip()}")
 
     assert ran.stderr == (
-        f"tu: {tmp_path}/page.html: No space left on device, space for the file "
+        f"tu: {tmp_path}/page.html: No space left on device, space for a file "
         f"wanted\nnext: df -h {tmp_path}\n"
     )
     assert ran.stdout.splitlines()[-1] == "1 the last one ['filler', 'page.html']"

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_a_name_that_the_file_system_does_not_take_is_refused(tmp_path: Path) ->
     assert (error.reason, str(error), error.next) == (
         "locked",
         f"{path}: File name too long, {WANTED}",
-        f"ls -ld '{path}'" if " " in str(path) else f"ls -ld {path}",
+        f"ls -la {shlex.quote(str(tmp_path))}",
     )
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from remote_resident import places
+from remote_resident import places, whole_file
 from remote_resident.endpoints.record import CREDENTIALS
-from remote_resident.endpoints.store import remove_private, write_private
 from remote_resident.errors import ProviderError, UsageError
 
 LONGEST = 16 * 1024
@@ -55,9 +54,9 @@ def save(name: str, value: str, *, keyring: Any = None) -> str:
             # locked, or nobody there to unlock it: the file will do
             pass
         else:
-            remove_private(path)
+            whole_file.remove(path)
             return "keyring"
-    write_private(path, value.encode("ascii"))
+    whole_file.write(path, value.encode("ascii"))
     return str(path)
 
 
@@ -89,7 +88,7 @@ def forget(name: str, *, keyring: Any = None) -> None:
     """Keep a credential no longer."""
     _known(name)
     path = _path(name)
-    remove_private(path)
+    whole_file.remove(path)
     ring = _ring(keyring)
     if ring is not None:
         try:

@@ -7,11 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote_resident import admission, machine, places, processes, reservation, room
+from remote_resident import (
+    admission,
+    machine,
+    places,
+    processes,
+    reservation,
+    room,
+    whole_file,
+)
 from remote_resident.admission import Budget, Holder, Readings, Verdict
 from remote_resident.endpoints import containers
 from remote_resident.endpoints.record import Endpoint
-from remote_resident.endpoints.store import remove_private, write_private
 
 
 class Crowded(Exception):
@@ -119,12 +126,12 @@ def hold(
         "loading": loading,
         "boot_id": room.boot_id(),
     }
-    write_private(_path(endpoint.name), json.dumps(document).encode())
+    whole_file.write(_path(endpoint.name), json.dumps(document).encode())
 
 
 def release(name: str) -> None:
     """Say that a service holds nothing any more."""
-    remove_private(_path(name))
+    whole_file.remove(_path(name))
 
 
 def held() -> list[str]:

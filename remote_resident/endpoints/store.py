@@ -6,16 +6,15 @@ neither taken for an empty one nor overwritten.
 """
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
-from threading import RLock, get_native_id
+from threading import RLock
 from typing import Any, Literal
 
-from remote_resident import places
+from remote_resident import places, whole_file
 from remote_resident.endpoints.record import Endpoint, name_fault
 from remote_resident.errors import ProviderError
 
@@ -69,7 +68,7 @@ class Store:
 
     def disconnect(self) -> None:
         """Forget how endpoints were connected; approvals are kept."""
-        remove_private(self.root / "settings.json")
+        whole_file.remove(self.root / "settings.json")
 
     def registrations(self) -> Registrations:
         """Read every registration, damaged ones by themselves."""
@@ -107,8 +106,8 @@ class Store:
 
     def remove(self, name: str) -> None:
         """Forget a registration, a damaged one too; its approvals are kept."""
-        remove_private(self._file("registrations", name))
-        remove_private(self._file("notes", name))
+        whole_file.remove(self._file("registrations", name))
+        whole_file.remove(self._file("notes", name))
 
     def approved(self, name: str, digest: str) -> bool:
         """Say whether these bytes were ever approved under this name."""
@@ -137,7 +136,7 @@ class Store:
         except ProviderError:
             _set_aside(path)
         if note is None:
-            remove_private(path)
+            whole_file.remove(path)
         else:
             _write(path, note)
 
@@ -196,7 +195,7 @@ def _set_aside(path: Path) -> None:
     try:
         path.replace(f"{path}.damaged")
     except OSError as exc:
-        raise _not_written(path, exc) from exc
+        raise places.unwritable(path, exc) from exc
 
 
 def _damaged(path: Path, found: str) -> ProviderError:
@@ -210,57 +209,4 @@ def _damaged(path: Path, found: str) -> ProviderError:
 
 def _write(path: Path, document: Mapping[str, object]) -> None:
     """Put a JSON object in a file's place: all of it, durably, or nothing."""
-    write_private(path, json.dumps(document, indent=1, sort_keys=True).encode())
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Put bytes in a file's place, mode 0600: all of them, durably, or nothing.
-
-    Raises ProviderError (`disk_full`, else `unreadable`); what stood there stays.
-    """
-    places.ensure(path.parent)
-    new = path.with_name(f".{path.name}.{os.getpid()}-{get_native_id()}.new")
-    try:
-        # what a killed process left there would keep its own mode
-        new.unlink(missing_ok=True)
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(fd)
-        new.replace(path)
-        _sync(path.parent)
-    except OSError as exc:
-        new.unlink(missing_ok=True)
-        raise _not_written(path, exc) from exc
-
-
-def remove_private(path: Path) -> None:
-    """Remove a file, durably; none there is as good."""
-    try:
-        path.unlink()
-        _sync(path.parent)
-    except FileNotFoundError:
-        return
-    except OSError as exc:
-        raise _not_written(path, exc) from exc
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _not_written(path: Path, exc: OSError) -> ProviderError:
-    import errno
-
-    full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-    wanted = "space for it" if full else f"a file that uid {os.geteuid()} can write"
-    return ProviderError(
-        f"{path}: {exc.strerror}, {wanted} wanted",
-        reason="disk_full" if full else "unreadable",
-        next=f"df -h {quote(str(path.parent))}" if full else None,
-    )
+    whole_file.write(path, json.dumps(document, indent=1, sort_keys=True).encode())
