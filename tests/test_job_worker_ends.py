@@ -61,6 +61,21 @@ def test_a_failed_jobs_traceback_is_in_the_log_under_its_id(worker: JobWorker) -
     assert lines[-1] == "[traced] ValueError: out of amino acids"
 
 
+@pytest.mark.parametrize("stream", ["none", "closed"])
+def test_a_job_that_replaces_the_standard_streams_is_told_of_and_its_worker_leaves(
+    tmp_path: Path, stream: str
+) -> None:
+    with job_workers(tmp_path) as start:
+        worker = start()
+        end = terminal(worker.events("mute", "replaces_streams", stream=stream))
+        worker.process.terminate()
+
+        assert (end["event"], end["message"]) == ("error", "ValueError: after that")
+        assert worker.wait() == 0
+        assert "[mute] ValueError: after that" in worker.log
+        assert "told to stop by SIGTERM" in worker.log
+
+
 def test_no_value_breaks_the_stream_and_each_change_is_told(worker: JobWorker) -> None:
     events = worker.events("odd", "says_odd_values")
     sent = {e["name"]: e["payload"] for e in events if e["event"] == "custom"}

@@ -197,13 +197,13 @@ def test_what_a_plugin_raises_at_import_keeps_its_traceback(tmp_path: Path) -> N
     ],
 )
 def test_a_command_line_that_is_none_is_one_line_and_2(
-    capsys: pytest.CaptureFixture[str], typed: str, line: str
+    capfd: pytest.CaptureFixture[str], typed: str, line: str
 ) -> None:
     with pytest.raises(SystemExit) as refusal:
         argv.parse(typed.split(), {})
 
     assert refusal.value.code == 2
-    assert capsys.readouterr().err == f"job worker: {line}\n"
+    assert capfd.readouterr().err == f"job worker: {line}\n"
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,13 @@ def test_a_command_line_that_is_none_is_one_line_and_2(
     ],
 )
 def test_a_setting_is_read_or_falls_back_with_a_warning(
-    capsys: pytest.CaptureFixture[str], text: str, grace_s: float | None, warned: bool
+    capfd: pytest.CaptureFixture[str], text: str, grace_s: float | None, warned: bool
 ) -> None:
     words = ["--entry", "m:C", "--id", "a", "--socket", "s"]
     options = argv.parse(words, {"TU_JOB_CANCEL_GRACE_S": text})
 
     assert (options.grace_s, options.keepalive_s) == (grace_s, None)
-    assert bool(capsys.readouterr().err) == warned
+    assert bool(capfd.readouterr().err) == warned
 
 
 # --- the token ----------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_the_token_can_come_from_a_file(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_token_that_others_can_read_is_taken_and_warned_of(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
@@ -253,7 +253,7 @@ def test_a_token_that_others_can_read_is_taken_and_warned_of(
 
     assert argv.parse([*rest, "--token-file", str(file)], {}).token == TOKEN
     assert argv.parse([*rest, "--token", TOKEN], {}).token == TOKEN
-    assert capsys.readouterr().err.splitlines() == [
+    assert capfd.readouterr().err.splitlines() == [
         f"job worker: {file}: others may read or write it, mode 0600 wanted",
         "job worker: --token: every user can read it there, "
         "TU_JOB_TOKEN or --token-file wanted",
@@ -261,7 +261,7 @@ def test_a_token_that_others_can_read_is_taken_and_warned_of(
 
 
 def test_a_token_file_that_is_not_there_or_empty_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
     empty.touch(0o600)
@@ -270,7 +270,7 @@ def test_a_token_file_that_is_not_there_or_empty_is_refused(
         with pytest.raises(SystemExit):
             argv.parse(words, {})
 
-    gone, nothing = capsys.readouterr().err.splitlines()
+    gone, nothing = capfd.readouterr().err.splitlines()
     assert "No such file" in gone
     assert nothing == (
         "job worker: --token-file: no token of printable ASCII characters found"

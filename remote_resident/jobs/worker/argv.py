@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from . import tags
 from .ids import refused_name
 
 TOKEN = "TU_JOB_TOKEN"
@@ -162,7 +162,7 @@ def _seconds(
 
 def warn(text: str) -> None:
     """Write one line for people to the standard error."""
-    sys.stderr.write(f"job worker: {text}\n")
+    tags.write(f"job worker: {text}\n")
 
 
 def forget_token() -> None:

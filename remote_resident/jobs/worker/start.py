@@ -196,7 +196,7 @@ class Worker:
 
     def _say(self, text: str) -> None:
         now = time.strftime("%H:%M:%S")
-        sys.stderr.write(f"{now} job worker {self._options.plugin_id}: {text}\n")
+        tags.write(f"{now} job worker {self._options.plugin_id}: {text}\n")
 
 
 def _bind(options: Options) -> Binding:

@@ -100,6 +100,11 @@ def install() -> None:
     sys.stdout = sys.stderr = _errors
 
 
+def write(text: str) -> None:
+    """Write to the standard error, whatever the plugin has made of `sys.stderr`."""
+    _errors.write(text)
+
+
 def flush(job: str | None) -> None:
     """Write out the line that a job left without an end."""
     _errors.flush_job(job)
@@ -112,4 +117,4 @@ def print_exception(exc: BaseException) -> None:
     # an exception's own __str__ may raise anything
     except Exception:
         text = f"{type(exc).__name__}\n"
-    sys.stderr.write(text)
+    write(text)
