@@ -119,7 +119,7 @@ def readings_path(slug: str, tree: str) -> str:
 
 def memo_file(slug: str, tree: Path) -> str:
     """Name the file of the digests already computed for a provider's weights."""
-    return f"{_of_tree(str(tree), _where())[1]}/{slug}-{tree_id(tree)}"
+    return f"{_of_tree(str(tree), _where())[1]}/{slug}-{tree_id(tree)}.json"
 
 
 def measured_path(slug: str, tree: Path) -> Path:

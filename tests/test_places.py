@@ -40,7 +40,7 @@ def test_one_variable_moves_everything(home: Path, tmp_path: Path) -> None:
 
     key = hashlib.sha256(bytes(tree.resolve())).hexdigest()[:8]
     assert [str(p.relative_to(home)) for p in named] == [
-        f"cache/digest-memo/capiti-{key}",
+        f"cache/digest-memo/capiti-{key}.json",
         f"state/{key}/measured/capiti.toml",
         "cache/envs/capiti-aaaaaaaaaaaaaaaa",
         f"cache/kits/{'b' * 40}",
