@@ -3,7 +3,7 @@
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -33,6 +33,8 @@ __all__ = [
 
 MAX_BYTES = readings.MAX_BYTES
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_SHOWN = 12
+"""Names that a refusal lists where none is near to what was typed."""
 _NOT_DIGESTED = frozenset(
     "file folder path directory tree lock_tree known readings description status verified_on "
     "accept_sizes accept_request accept_script accept_timeout_s".split()
@@ -583,14 +585,25 @@ def find(tree: Path, name: str) -> ProviderManifest:
     if "/" in name or name in (".", ".."):
         raise UsageError(f"{name}: no {FILE} there", next="tu remote list")
     known = slugs(tree)
+    raise UsageError(
+        f"no provider {name!r} among the {len(known)} of {tree}{nearest(name, known)}",
+        next="tu remote list",
+    )
+
+
+def nearest(name: str, known: Sequence[str], before: str = "") -> str:
+    """Say what is near to a name that is none of those known; what there is, if nothing.
+
+    `before` stands before each.
+    """
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, 3, 0.5)
-    near = f"; near: {', '.join(close)}" if close else ""
-    raise UsageError(
-        f"no provider {name!r} among the {len(known)} of {tree}{near}",
-        next="tu remote list",
-    )
+    shown = ", ".join(f"{before}{one}" for one in close or known[:_SHOWN])
+    if close or not known:
+        return f"; near: {shown}" if close else ""
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return f"; near: none, there are {shown}{more}"
 
 
 def slug_at(name: str) -> str:

@@ -502,8 +502,11 @@ def typed(
     if command == "run":
         return selecting.select(words or ["check"], tree, others)
     if command in {"list", "info"}:
-        signposts = set(_SIGNPOSTS)
-        selecting.select([w for w in words if w not in signposts], tree, others)
+        named = [word for word in words if word not in _SIGNPOSTS]
+        selecting.select(named, tree, others)
+        if patterns := [word for word in named if "*" in word]:
+            text = f"doit {command}: {patterns[0]!r} found, a name without * wanted"
+            raise UsageError(text, next="doit list --all")
     return None
 
 

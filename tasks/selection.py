@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_resident.errors import UsageError
-from remote_resident.manifest import slugs
+from remote_resident.manifest import nearest, slugs
 from tasks.step import STEPS
 
 WHOLE = ""
@@ -72,13 +72,22 @@ def _meant(word: str, tree: Path, others: tuple[str, ...]) -> Iterable[tuple[str
         matching = fnmatch.filter(by_word, word)
         if matching:
             return [by_word[name] for name in matching]
-        raise _unknown(word, by_word, f"{word!r}: no task matches")
+        raise _matches_nothing(word, tree, by_word)
     verb, colon, name = word.partition(":")
     if not colon and word in {*BY_ITSELF, *others}:
         return [(word, WHOLE)]
     if colon and _exists(verb, name, tree):
         return [(verb, name)]
     raise _names_nothing(word, tree, others)
+
+
+def _matches_nothing(word: str, tree: Path, known: Iterable[str]) -> UsageError:
+    text = f"{word!r}: no task matches"
+    verb, _, name = word.partition(":")
+    if verb in BY_SLUG and (stem := name.strip("*")):
+        close = nearest(stem, slugs(tree), f"{verb}:")
+        return UsageError(f"{text}{close}", next="doit list")
+    return _unknown(word, known, text)
 
 
 def _exists(verb: str, name: str, tree: Path) -> bool:
@@ -95,11 +104,13 @@ def _names_nothing(word: str, tree: Path, others: tuple[str, ...]) -> UsageError
     verb, _, name = word.partition(":")
     every = everything(tree, others).words()
     if verb in BY_SLUG and name:
-        return _unknown(
-            word, every, f"{word}: no provider {name!r} in {tree}/manifests"
-        )
+        close = nearest(name, slugs(tree), f"{verb}:")
+        text = f"{word}: no provider {name!r} in {tree}/manifests{close}"
+        return UsageError(text, next="doit list")
     if verb == LOCK and name:
-        return _unknown(word, every, f"{word}: no {name}.in in {tree}/locks")
+        close = nearest(name, lock_names(tree), f"{verb}:")
+        text = f"{word}: no {name}.in in {tree}/locks{close}"
+        return UsageError(text, next="doit list")
     if verb in {*BY_SLUG, LOCK} and not name:
         of_verb = [known for known in every if known.startswith(f"{verb}:")]
         return _unknown(word, of_verb, f"{word}: no name after it", all_of=True)

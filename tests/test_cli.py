@@ -73,7 +73,14 @@ NUMBERS = [
 ]
 NAMES = [
     (["setup", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
-    (["setup", ""], "no provider '' among the 2 of {tree}"),
+    (
+        ["setup", "zz"],
+        "no provider 'zz' among the 2 of {tree}; near: none, there are alpha, beta",
+    ),
+    (
+        ["setup", ""],
+        "no provider '' among the 2 of {tree}; near: none, there are alpha, beta",
+    ),
     (["check", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
     (["verify", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
     (["env", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),

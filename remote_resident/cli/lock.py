@@ -14,14 +14,14 @@ def arguments(parser: Any) -> None:
 
 def run(asked: Asked) -> Answer:
     """Resolve it, showing what the resolver says."""
+    from remote_resident.manifest import nearest
+
     root = tree.data(asked)
-    selection = tree.code("selection")
-    known = selection.lock_names(root)
+    known = tree.code("selection").lock_names(root)
     if asked.name not in known:
-        close = selection.near(asked.name, known)
-        near = f"; near: {', '.join(close)}" if close else ""
         raise UsageError(
-            f"no {asked.name!r} among the {len(known)} locks of {root}{near}"
+            f"no {asked.name!r} among the {len(known)} locks of {root}"
+            f"{nearest(asked.name, known)}"
         )
     results = tree.graph(asked, root, [("lock", asked.name)])
     return tree.one(results, {"lock": str(root / "locks" / f"{asked.name}.lock")})
