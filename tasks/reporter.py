@@ -13,13 +13,14 @@ from remote_resident.cli.signals import Cut
 from remote_resident.errors import OUR_ERROR, USAGE, ManifestError, UsageError
 from tasks.screen import Facts, Screen
 from tasks.step import STEPS, StepResult, exit_code
-from tasks.verdicts import as_tu
+from tasks.verdicts import as_tu, with_next
 
 ROWS_VARIABLE = "TU_REMOTE_ROWS"
 MANIFEST = "manifest"
 """The step of a row that says that a manifest is unreadable."""
 
 _SETUP = frozenset({*STEPS, MANIFEST})
+_AGAIN = "the same command goes on from here"
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class Reporter:
 
     `end_children` ends what the steps started. Where `facts` is set a table of verdicts
     is shown at the end; it gives the lines below it for a slug. `typed` has by slug the
-    names that providers were asked for by. With `exits` the run ends by SystemExit with
+    names that providers were asked for by, `tree` is the tree that was named. With `exits` the run ends by SystemExit with
     the code of its rows: the only way to give plain `doit` an exit code of ours; without,
     it is `tu` that runs, and the commands to type next are `tu`'s, which work from any
     directory.
@@ -111,6 +112,7 @@ class Reporter:
         self._rows = rows or Rows(None)
         self.facts: Callable[[str], Facts] | None = None
         self.typed: dict[str, str] = {}
+        self.tree: str | None = None
         self._end_children = end_children or _end_children
         self._exits = exits
         self._lock = threading.Lock()
@@ -190,8 +192,9 @@ class Reporter:
 
     def record(self, slug: str, result: StepResult, *, shown: bool = True) -> None:
         """Take a result in, show it, and write its row."""
+        result = with_next(slug, result)
         if not self._exits:
-            result = as_tu(result, self.typed)
+            result = as_tu(result, self.typed, self.tree)
         with self._lock:
             self.results.add(slug, result)
             if shown:
@@ -213,9 +216,12 @@ class Reporter:
 
     def _cut(self, cut: Cut) -> None:
         self.results.cut = cut.exit_code
+        what = f"cut by {cut.name}"
         for node in list(self._open.values()):
-            what = f"cut by {cut.name}"
             self.record(node.slug, interrupted(node.step, what))
+        if not self._open:
+            # between two steps there is no row that could say it
+            self.screen.error(f"{what}; {_AGAIN}")
 
     def _traceback(self, broke: BaseException) -> None:
         import traceback
@@ -226,8 +232,7 @@ class Reporter:
 
 def interrupted(step: str, what: str) -> StepResult:
     """Build the result of a step that a signal cut."""
-    again = "the same command goes on from here"
-    return StepResult(step, "failed", what, "interrupted", [again])
+    return StepResult(step, "failed", what, "interrupted", [_AGAIN])
 
 
 def internal(step: str, lines: Iterable[str]) -> StepResult:

@@ -4,11 +4,13 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from remote_resident.cli.signals import Cut
 from remote_resident.errors import Problem, UsageError
 from tasks.reporter import Node, Reporter, Results, Rows, internal, streams
 from tasks.screen import Screen, plain
@@ -301,6 +303,24 @@ def test_a_broken_reporter_is_our_error_with_its_traceback() -> None:
 
     assert reporter.results.exit_code() == 2
     assert "LookupError: torn" in notes.getvalue()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_cut_is_said_within_a_step_and_between_two(*, running: bool) -> None:
+    lines = io.StringIO()
+    reporter = Reporter(Screen(lines, lines), end_children=lambda: None)
+    if running:
+        reporter.get_status(Task(Node("capiti", "kit")))
+
+    with pytest.raises(Cut):
+        try:
+            raise Cut(signal.SIGINT)
+        finally:
+            reporter.complete_run()
+
+    assert reporter.results.exit_code() == 130
+    assert lines.getvalue().count("cut by SIGINT") == 1
+    assert lines.getvalue().count("the same command goes on from here") == 1
 
 
 def test_what_doit_itself_refuses_becomes_a_row() -> None:

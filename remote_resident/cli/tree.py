@@ -61,6 +61,7 @@ def graph(
     screen = code("screen").Screen(lines, quiet=asked.quiet, color=asked.color)
     reporter = reporting.Reporter(screen, reporting.Rows(rows))
     reporter.typed = code("verdicts").typed_paths(name for _, name in names)
+    reporter.tree = asked.tree
     selection = code("selection").Selection(names=tuple(dict.fromkeys(names)))
     return code("graph").run(root, selection, reporter, alone=alone)
 
@@ -78,7 +79,7 @@ def judged(asked: Asked, step: str, checks: list[Any]) -> Answer:
     typed = verdicts.typed_paths(asked.slugs)
     with shown.together():
         for slug, result in results:
-            shown.finished(slug, verdicts.as_tu(result, typed))
+            shown.finished(slug, verdicts.as_tu(result, typed, asked.tree))
     document = {
         "ok": all(found.ok for found in checks),
         "providers": [found.as_dict() for found in checks],
@@ -92,10 +93,14 @@ def one(results: Any, document: dict[str, object]) -> Answer:
     result = results.rows[-1][1] if results.rows else None
     if result is not None and result.ok and not results.exit_code():
         return Answer(document=document)
+    # a cut before or after it is no row of its own
+    reason, error = ("interrupted" if results.cut else "internal"), "nothing came of it"
+    if result is not None and not result.ok:
+        reason, error = result.reason, result.detail
     refusal = {
         "ok": False,
-        "reason": result.reason if result else "internal",
-        "error": result.detail if result else "nothing came of it",
+        "reason": reason,
+        "error": error,
         "problems": _problems(result.step, result.lines) if result else [],
         "next": _next(result.lines if result else []),
     }
