@@ -312,8 +312,19 @@ def _over_budget(provider: "ProviderManifest", trial: "Trial") -> Iterator[Probl
                 name=key,
                 wanted=budget,
                 found=(peak or 0) / measured.GIB,
-                next=f"set {key} = {raised} in {provider.path}",
+                next=_raised(provider, key, raised),
             )
+
+
+def _raised(provider: "ProviderManifest", key: str, budget: float) -> str:
+    """Give the command that raises a budget where it is declared, and asks again."""
+    from shlex import quote
+
+    name = key.rpartition(".")[2]
+    edit = quote(rf"s/\b({name}\s*=\s*)[0-9.eE_+-]+/\1{budget}/")
+    return (
+        f"sed -i -E {edit} {quote(str(provider.path))} && doit setup:{provider.slug}"
+    )
 
 
 def _grows(provider: "ProviderManifest", trial: "Trial") -> Iterator[Problem]:
@@ -360,12 +371,19 @@ def _not_run(
     if isinstance(error, WorkerRequestError) and error.reason != "socket_path":
         said = str(error).removeprefix(f"{provider.slug}: ")
         text = f"{provider.slug}: {trial.at}: {said} ({error.reason})"
-        return failed(
-            STEP, [replace(_problem(error), reason="request_failed", text=text)]
-        )
+        found = replace(_problem(error), reason="request_failed", text=text)
+        return failed(STEP, [_mended(provider, found)])
     if error.problems or error.reason == "crash_loop":
         return refused(STEP, error.problems or [_problem(error)])
-    return failed(STEP, [_problem(error)])
+    return failed(STEP, [_mended(provider, _problem(error))])
+
+
+def _mended(provider: "ProviderManifest", problem: Problem) -> Problem:
+    """Let the smoke be run again next, where its worker's log was."""
+    if not (problem.next or "").startswith("tu remote logs "):
+        return problem
+    # that shows what held workers wrote; this one's log is told, and kept
+    return replace(problem, next=f"doit setup:{provider.slug}")
 
 
 def _problem(error: ProviderError) -> Problem:

@@ -389,6 +389,7 @@ def test_a_second_identical_request_that_fails_is_caught_with_the_models_words(
         "request_failed: tiny: held-1 request: AssertionError: cache is stale "
         "(request_failed)"
     )
+    assert result.lines[-1] == "next: doit setup:tiny"
 
 
 def test_memory_that_every_request_adds_is_a_leak(tmp_path: Path) -> None:
@@ -440,6 +441,8 @@ def test_a_model_that_fails_to_load_says_why_as_often_as_it_is_asked(
         result = smoked(tiny)
         assert (result.verdict, result.reason) == ("failed", "start_failed")
         assert "no such checkpoint" in "\n".join(result.lines)
+        # not that of a held worker's log: there is none
+        assert result.lines[-1] == "next: doit setup:tiny"
 
 
 def test_no_room_refuses_before_anything_is_started(tmp_path: Path) -> None:
