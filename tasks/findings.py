@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from remote_resident import places
 from remote_resident.errors import Problem, ProviderError, UsageError
+from remote_resident.manifest_path import File
 from tasks import environment, installed, measured, pins
 from tasks.claims import compared
 from tasks.report_file import ACCEPTED
@@ -151,26 +152,24 @@ def _worker_imports(provider: "ProviderManifest") -> Iterator[Problem]:
     if provider.runtime_worker is None:
         return
     file = provider.within(provider.runtime_worker)
-    shown = f"manifests/{provider.slug}/{provider.runtime_worker}"
     try:
         imported = provider.readings.of(file, "imports", _foreign_imports)
     except OSError as error:
         # one that is not there is named already, with its place in the manifest
         if Path(file).is_file():
-            text = f"{shown}:1: cannot be parsed: {error}"
-            yield _import_problem(file, 1, text)
+            yield _import_problem(provider, file, 1, f"cannot be parsed: {error}")
         return
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         fault = f"cannot be parsed: {getattr(error, 'msg', error)}"
-        yield _import_problem(file, line, f"{shown}:{line}: {fault}")
+        yield _import_problem(provider, file, line, fault)
         return
     for line, name in imported:
         fault = (
             f"imports {name} at module level, the standard library or "
             "worker_base wanted: import it inside build"
         )
-        yield _import_problem(file, line, f"{shown}:{line}: {fault}")
+        yield _import_problem(provider, file, line, fault)
 
 
 def _foreign_imports(source: bytes) -> list[tuple[int, str]]:
@@ -181,9 +180,18 @@ def _foreign_imports(source: bytes) -> list[tuple[int, str]]:
     return [(n, name) for n, name in found if name.partition(".")[0] not in _ALLOWED]
 
 
-def _import_problem(path: str, line: int, text: str) -> Problem:
+def _import_problem(
+    provider: "ProviderManifest", path: str, line: int, fault: str
+) -> Problem:
+    # as the manifest itself is shown: within its tree, if it stands in one
+    around = File(str(provider.path)).tree
+    shown = path.removeprefix(f"{around}/") if around else path
     return Problem(
-        step="manifest", reason="worker_imports", text=text, path=path, line=line
+        step="manifest",
+        reason="worker_imports",
+        text=f"{shown}:{line}: {fault}",
+        path=path,
+        line=line,
     )
 
 
@@ -219,7 +227,7 @@ def _shared_operations(
         others = [slug for slug in claims[operation] if slug != provider.slug]
         if others:
             text = (
-                f"manifests/{provider.slug}/provider.toml: operations: {operation!r} "
+                f"{File(str(provider.path)).shown}: operations: {operation!r} "
                 f"is also claimed by {', '.join(others)}, one provider wanted"
             )
             yield Problem(
@@ -258,7 +266,7 @@ def _machine(
         *declared,
         *environment.problems(provider, site=site),
         *_kit_here(provider),
-        *weights.problems,
+        *_cured(provider, weights.problems),
         *held,
     ]
     return ProviderCheck(
@@ -269,6 +277,14 @@ def _machine(
         notes=notes,
         warnings=tuple(provider.warnings()),
     )
+
+
+def _cured(provider: "ProviderManifest", found: list[Problem]) -> list[Problem]:
+    if not found:
+        return found
+    from tasks import weights
+
+    return weights.cured(provider, found)
 
 
 def _kit_here(provider: "ProviderManifest") -> list[Problem]:
@@ -330,7 +346,7 @@ def weights(
     found = provider.check_weights(deep=True, progress=progress)
     return ProviderCheck(
         slug=provider.slug,
-        problems=found.problems,
+        problems=_cured(provider, found.problems),
         set_up=measured.there(measured.report_path(provider)),
         from_memo=found.from_memo,
     )

@@ -168,6 +168,22 @@ def test_a_worker_that_imports_its_stack_at_module_level_is_named(
     assert text.startswith(f"manifests/m/worker.py:{line}: ")
 
 
+def test_a_provider_outside_the_tree_is_named_by_its_own_place(
+    root: Path, tmp_path: Path
+) -> None:
+    away = tmp_path / "n"
+    away.mkdir()
+    (away / "provider.toml").write_text(MANIFEST.replace('slug = "m"', 'slug = "n"'))
+    (away / "worker.py").write_text("import torch\n")
+
+    (one,) = check.check(root, [str(away)], machine=False)
+
+    assert [problem.text.partition(": ")[0] for problem in one.problems] == [
+        f"{away}/worker.py:1",
+        f"{away}/provider.toml",
+    ]
+
+
 @pytest.mark.parametrize(
     "code",
     [
