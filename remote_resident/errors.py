@@ -38,7 +38,9 @@ REASONS: frozenset[str] = frozenset(
 
 _NEXT_OF = {
     "tu remote --help": "unknown_name bad_request too_large",
-    "tu remote room": "no_room budget_unknown not_shareable capacity_too_small",
+    "tu remote room": "no_room budget_unknown not_shareable capacity_too_small no_gpu "
+    "isolation_not_backed",
+    "nvidia-smi": "driver_too_old",
     "tu remote ps": "crash_loop queue_full request_timeout worker_died stopping "
     "protocol_error not_running start_timeout start_failed stale_worker socket_path "
     "locked request_failed timeout",
@@ -47,8 +49,9 @@ _NEXT_OF = {
     "stop_failed cell_failed cell_timeout",
     "df -h": "disk_full",
 }
+LOOK = "tu remote check"
 NEXT: dict[str, str] = {
-    **dict.fromkeys(REASONS - {"interrupted"}, "tu remote check"),
+    **dict.fromkeys(REASONS - {"interrupted"}, LOOK),
     **{
         reason: command
         for command, reasons in _NEXT_OF.items()

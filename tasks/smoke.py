@@ -322,9 +322,7 @@ def _raised(provider: "ProviderManifest", key: str, budget: float) -> str:
 
     name = key.rpartition(".")[2]
     edit = quote(rf"s/\b({name}\s*=\s*)[0-9.eE_+-]+/\1{budget}/")
-    return (
-        f"sed -i -E {edit} {quote(str(provider.path))} && doit setup:{provider.slug}"
-    )
+    return f"sed -i -E {edit} {quote(str(provider.path))} && doit setup:{provider.slug}"
 
 
 def _grows(provider: "ProviderManifest", trial: "Trial") -> Iterator[Problem]:

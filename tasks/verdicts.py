@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.step import StepResult, refused
+from remote_resident.cli.answer import with_tree
+from remote_resident.errors import LOOK, NEXT
+from tasks.step import STEPS, StepResult, refused
 
 if TYPE_CHECKING:
     from tasks.check import ProviderCheck
@@ -17,13 +19,19 @@ Came = list[tuple[str, StepResult]]
 """What something came to, by slug."""
 
 _NEXT = re.compile(
-    r"^(next: (?:.* && )?)doit (setup|check|report|room|env|verify|accept|lock):(\S+)$"
+    r"(^next: |&& )doit (setup|check|report|room|env|verify|accept|lock):(\S+)"
 )
+_AGAIN = {
+    **dict.fromkeys(STEPS, "setup"),
+    **{verb: verb for verb in ("check", "verify", "env", "accept")},
+    "manifest": "check",
+}
+"""By step, the command that asks again."""
 
 
 def judged(step: str, checks: Sequence["ProviderCheck"]) -> Came:
     """Give each provider's findings as the result of a step."""
-    return [(found.slug, _judged(step, found)) for found in checks]
+    return [(c.slug, with_next(c.slug, _judged(step, c))) for c in checks]
 
 
 def _judged(step: str, found: "ProviderCheck") -> StepResult:
@@ -43,11 +51,31 @@ def _judged(step: str, found: "ProviderCheck") -> StepResult:
     return StepResult(step, "present", detail, lines=risks)
 
 
-def as_tu(result: StepResult, typed: Mapping[str, str] | None = None) -> StepResult:
+def with_next(slug: str, result: StepResult) -> StepResult:
+    """Give the same with a command to type next, where a refusal names none.
+
+    It is that of its reason, else the one that asks again when the problems are mended.
+    """
+    named = any(line.startswith("next: ") for line in result.lines)
+    if result.ok or named or result.reason in ("internal", "interrupted"):
+        return result
+    command, verb = NEXT.get(result.reason, LOOK), _AGAIN.get(result.step)
+    if command == LOOK:
+        command = f"doit {verb}:{slug}" if verb else ""
+    more = [f"next: {command}"] if command else []
+    return replace(result, lines=[*result.lines, *more])
+
+
+def as_tu(
+    result: StepResult,
+    typed: Mapping[str, str] | None = None,
+    tree: str | None = None,
+) -> StepResult:
     """Give the same with the commands to type next as `tu` has them.
 
     Those of doit work in a checkout, those of `tu` in any directory. `typed` has the
-    names that stand for slugs: a provider outside the tree has its path alone.
+    names that stand for slugs: a provider outside the tree has its path alone. `tree`
+    is the one that was named on the command line.
     """
 
     def told(found: re.Match[str]) -> str:
@@ -56,7 +84,11 @@ def as_tu(result: StepResult, typed: Mapping[str, str] | None = None) -> StepRes
             name = shlex.quote((typed or {}).get(name, name))
         return f"{before}tu remote {verb} {name}"
 
-    return replace(result, lines=[_NEXT.sub(told, line) for line in result.lines])
+    lines = [
+        with_tree(_NEXT.sub(told, line), tree) if line.startswith("next: ") else line
+        for line in result.lines
+    ]
+    return replace(result, lines=lines)
 
 
 def typed_paths(names: Iterable[str]) -> dict[str, str]:

@@ -41,7 +41,12 @@ def problems(
     if not provider.weights_files:
         return []
     found = provider.check_weights(progress=progress)
-    return [_with_cure(provider, problem) for problem in found.problems]
+    return cured(provider, found.problems)
+
+
+def cured(provider: "ProviderManifest", found: list[Problem]) -> list[Problem]:
+    """Give what is wrong with weights, each with what brings this provider's anew."""
+    return [_with_cure(provider, problem) for problem in found]
 
 
 def make(provider: "ProviderManifest") -> Making:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
+from itertools import pairwise
 from typing import Any, NoReturn, TextIO
 
 from remote_resident import later
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     # what follows a bare -- is another program's
-    as_json = "--json" in words[: words.index("--") if "--" in words else None]
+    ours = words[: words.index("--") if "--" in words else None]
+    as_json = "--json" in ours
     open_streams()
     stdout = sys.stdout
     with signals.caught():
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with redirect_stdout(sys.stderr if as_json else stdout):
                 answer = _answer(words, stdout)
         except ProviderError as exc:
-            answer = failure(exc)
+            answer = failure(exc, _named_tree(ours))
         except signals.Cut as cut:
             answer = _cut(cut)
         except Exception as exc:  # the last resort: a bug of ours keeps its traceback
@@ -111,6 +113,17 @@ def _plain_check(words: list[str]) -> dict[str, Any] | None:
     found["slugs"] = command[2:]
     usual = command[:2] == ["remote", "check"] and (found["tree"] or "x")[0] != "-"
     return found if usual else None
+
+
+def _named_tree(words: list[str]) -> str | None:
+    """Give the tree that was typed; None: none was."""
+    named = None
+    for word, following in pairwise([*words, ""]):
+        if word == "--tree":
+            named = following
+        elif word.startswith("--tree="):
+            named = word.removeprefix("--tree=")
+    return named or None
 
 
 def _cut(cut: signals.Cut) -> Answer:

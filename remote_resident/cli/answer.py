@@ -42,9 +42,18 @@ class Answer:
     code: int = OK
 
 
-def failure(exc: ProviderError) -> Answer:
-    """Give the answer to what could not be run at all."""
-    next_ = exc.next and _DOIT.sub(r"tu remote \1 \2", exc.next)
+def with_tree(command: str, tree: str | None) -> str:
+    """Give a command to type next that works on the tree which was named for this one."""
+    if tree is None or "--tree" in command:
+        return command
+    from shlex import quote
+
+    return command.replace("tu remote ", f"tu remote --tree {quote(tree)} ")
+
+
+def failure(exc: ProviderError, tree: str | None = None) -> Answer:
+    """Give the answer to what could not be run at all; `tree` is the one named."""
+    next_ = exc.next and with_tree(_DOIT.sub(r"tu remote \1 \2", exc.next), tree)
     document = {
         "ok": False,
         "reason": exc.reason,

@@ -39,7 +39,10 @@ def run(asked: Asked) -> Answer:
     code = results.exit_code()
     if len(results.unreadable) == len(results.rows):
         # shown as it came; for programs: nothing could be run
-        return Answer(document=failure(_all_of(results.unreadable)).document, code=code)
+        return Answer(
+            document=failure(_all_of(results.unreadable), asked.tree).document,
+            code=code,
+        )
     return Answer(document=_document(results), code=code)
 
 
