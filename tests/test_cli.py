@@ -85,7 +85,11 @@ NAMES = [
     (["verify", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
     (["env", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
     (["list", "alpa"], "no provider 'alpa' among the 2 of {tree}; near: alpha"),
-    (["lock", "alpa"], "no 'alpa' among the 0 locks of {tree}"),
+    (
+        ["lock", "alpa"],
+        "no 'alpa' among the 0 locks of {tree}; {tree}/locks/NAME.in with the model's "
+        "packages wanted",
+    ),
     (["setup", "./nowhere"], "./nowhere: no provider.toml there"),
 ]
 
@@ -319,7 +323,8 @@ def test_the_next_command_names_a_provider_as_it_was_typed(
     assert ran.returncode == 1
     nexts = [line for line in ran.stdout.splitlines() if "next: " in line]
     assert nexts
-    assert all(f"tu remote setup {shlex.quote(typed)}" in line for line in nexts)
+    again = f"tu remote --tree {shlex.quote(str(tree))} setup {shlex.quote(typed)}"
+    assert all(again in line for line in nexts)
     assert "doit" not in ran.stdout
 
 
@@ -748,6 +753,32 @@ def test_a_log_is_followed_until_a_signal(tree: Path) -> None:
 
     assert (first, second) == ("two\n", "three\n")
     assert (process.returncode, err) == (130, "tu: cut by SIGINT\n")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "closed", "message"),
+    [
+        ("utf-8:strict", "", "standard input: 'utf-8' codec can't decode byte 0xe9"),
+        ("latin-1", "", "standard input: 'utf-8' codec can't decode byte 0xe9"),
+        ("utf-8", "<&-", "standard input: no JSON found ("),
+    ],
+)
+def test_a_request_on_standard_input_is_utf_8_or_refused(
+    tree: Path, encoding: str, closed: str, message: str
+) -> None:
+    command = f"{shlex.quote(sys.executable)} -m remote_resident --json remote call"
+
+    ran = subprocess.run(
+        ["bash", "-c", f"{command} alpha - {closed}"],
+        cwd=tree,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        input=b'{"text": "\xe9"}',
+        capture_output=True,
+    )
+
+    told = json.loads(ran.stdout)
+    assert (ran.returncode, told["reason"]) == (3, "bad_request")
+    assert told["error"].startswith(message)
 
 
 @pytest.mark.parametrize("words", ["doit setup:alpha", "remote_resident remote list"])

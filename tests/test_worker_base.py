@@ -275,6 +275,7 @@ def test_an_output_directory_is_made_and_echoed(start: Start, tmp_path: Path) ->
         ("9x", "request_failed"),
         ("token\n", "request_failed"),
         (["token"], "request_failed"),
+        ("worker_died", "request_failed"),
     ],
 )
 def test_an_exception_is_answered_with_its_own_reason_if_it_is_one(
@@ -287,6 +288,17 @@ def test_an_exception_is_answered_with_its_own_reason_if_it_is_one(
         "ValueError: too long",
         wanted,
     )
+
+
+def test_an_exception_that_fails_itself_is_answered_and_the_model_stays(
+    start: Start,
+) -> None:
+    held = start("raises")
+
+    reply = held.ask(**{"raise": "unspeakable"})
+
+    assert (reply["error"], reply["reason"]) == ("Unspeakable", "request_failed")
+    assert held.ask()["ok"]
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,9 @@ def _write(stream: TextIO, text: str) -> None:
 def open_streams() -> None:
     """Give the standard streams that the caller has closed somewhere to go."""
     _Lost.results = False
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+            nowhere = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123
             setattr(sys, name, nowhere)
 
 

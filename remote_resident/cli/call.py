@@ -123,15 +123,17 @@ def object_of(request: str) -> dict[str, Any]:
 
 def _text(request: str) -> tuple[str, str]:
     """Give where the request stands, and what stands there."""
-    if request == "-":
-        return "standard input", sys.stdin.read()
-    if not request.startswith("@"):
+    if request != "-" and not request.startswith("@"):
         return "request", request
-    path = Path(request[1:])
+    where, wanted = str(Path(request[1:])), "a file with a JSON object"
     try:
-        return str(path), path.read_text(encoding="utf-8")
+        if request == "-":
+            where, wanted = "standard input", "a JSON object"
+            # UTF-8 as in a file, whatever the locale is
+            return where, sys.stdin.buffer.read().decode("utf-8")
+        return where, Path(where).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         said = exc.strerror if isinstance(exc, OSError) else str(exc)
         raise UsageError(
-            f"{path}: {said}, a file with a JSON object wanted", reason="bad_request"
+            f"{where}: {said}, {wanted} wanted", reason="bad_request"
         ) from None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 OURS = frozenset(("id", "event", "_meter", "ok"))
 """What a reply has from the protocol and not from the model."""
+DIED = "worker_died"
+"""The reason of a reply after which its worker leaves; no model gives it."""
 MOST_S = 2_000_000
 """Seconds that can be waited; over three weeks."""
 TEXT_LIMIT = 20_000
@@ -94,9 +96,12 @@ def refusal(error: str, reason: str) -> dict[str, object]:
 def failure(exc: BaseException) -> dict[str, object]:
     """Build the reply for what a prediction raised, with its own reason if it has one."""
     if not isinstance(exc, Exception):
-        return refusal(text_of(exc), "worker_died")
-    reason = getattr(exc, "reason", None)
-    if isinstance(reason, str) and _is_reason(reason):
+        return refusal(text_of(exc), DIED)
+    try:
+        reason = getattr(exc, "reason", None)
+    except Exception:  # the exception's own property
+        reason = None
+    if isinstance(reason, str) and _is_reason(reason) and reason != DIED:
         return refusal(text_of(exc), reason)
     return refusal(text_of(exc), "request_failed")
 
