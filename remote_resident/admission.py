@@ -13,6 +13,7 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from remote_resident.errors import AdmissionRefused
+from remote_resident.printable import escaped
 
 if TYPE_CHECKING:
     pass
@@ -76,7 +77,7 @@ class Holder:
         where += [f"pid {self.pids[0]}"] if self.pids else []
         name = f"{self.slug} ({', '.join(where)})" if where else self.slug
         # an argv is what its owner wrote: a line break would forge lines of ours
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
+        return escaped(name, kept="")
 
     def as_dict(self) -> dict[str, object]:
         """Give the JSON shape of a holder."""

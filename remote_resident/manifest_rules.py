@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from remote_resident.printable import escaped
+
 KeyPath = tuple[str | int, ...]
 
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -67,9 +69,7 @@ class Key(NamedTuple):
 def quoted(text: str) -> str:
     """Show a string in double quotes, cut where it is long, safe on a terminal."""
     shown = text[:_SHOWN].replace("\\", "\\\\").replace('"', '\\"')
-    if not shown.isprintable():
-        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
-    return f'"{shown}{"…" if len(text) > _SHOWN else ""}"'
+    return f'"{escaped(shown, kept="")}{"…" if len(text) > _SHOWN else ""}"'
 
 
 def show(value: object) -> str:

@@ -1,12 +1,11 @@
 """How the page writes numbers, and words that somebody else wrote."""
 
-import unicodedata
 from html import escape
+
+from remote_resident.printable import escaped
 
 _LONGEST = 600
 """Of one text, in characters: what is longer was never meant to be read."""
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Of Unicode: what cannot be seen, or turns the text around it."""
 
 
 def text(value: object) -> str:
@@ -22,17 +21,10 @@ def visible(value: object, longest: int = _LONGEST) -> str:
     said = str(value)
     if len(said) > 2 * longest:
         said = said[:longest] + said[-longest:]
-    said = "".join(map(_seen, said))
+    said = escaped(said.replace("\n", " ").replace("\t", " "))
     tail = (longest - 1) // 3
     head = longest - 1 - tail
     return f"{said[:head]}…{said[-tail:]}" if len(said) > longest else said
-
-
-def _seen(letter: str) -> str:
-    if letter in "\n\t":
-        return " "
-    hidden = unicodedata.category(letter) in _HIDDEN
-    return f"\\u{ord(letter):04x}" if hidden else letter
 
 
 def short(value: float) -> str:

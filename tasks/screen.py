@@ -5,7 +5,6 @@ else gets them plain, one line each, without a control code.
 """
 
 import os
-import re
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
+from remote_resident import printable
 from remote_resident.cli.answer import silence, unwritable
 from tasks.step import GOOD, STEPS, Progress, StepResult
 
@@ -28,8 +28,6 @@ Facts = Sequence[tuple[str, str]]
 _SYMBOLS = {"present": "✓", "done": "✓", "skipped": "·", "refused": "✗", "failed": "✗"}
 _ASCII = {"✓": "+", "·": "-", "✗": "x", "│": "|"}
 _STYLES = {"ok": "32", "bad": "31", "dim": "2", "key": "36"}
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _QUIET_PROGRESS_S = 30.0
 _VERDICT_WIDTH = 9
 _NARROW = 24
@@ -296,8 +294,9 @@ class Screen:
 def plain(text: str) -> str:
     """Give a line without control codes, which are somebody else's to send."""
     # a progress bar rewrites its line: what counts is what it last said
-    last = _ESCAPES.sub("", text).rstrip("\r\n").rpartition("\r")[2]
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", last.expandtabs(4))
+    shown = printable.plain(text, kept="\t\r\n")
+    last = shown.rstrip("\r\n").rpartition("\r")[2]
+    return printable.escaped(last.expandtabs(4), kept="")
 
 
 def _shown(result: StepResult) -> tuple[str, list[str]]:

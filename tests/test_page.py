@@ -271,7 +271,7 @@ def test_what_another_machine_wrote_is_text_and_nothing_else(
         assert one.attributes.get("id") != "x"
     # what turns the text around it is shown, and does not act
     assert not {"\u202e", "\x1b"} & set(found.source)
-    assert "\\u202eevil\\u001b[2J" in found.text
+    assert "\\u202eevil\\x1b[2J" in found.text
 
 
 def test_what_a_machine_is_called_is_no_formula(tree: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from remote_resident.cli import numbers, tree
 from remote_resident.cli.answer import Answer, Asked
-from remote_resident.cli.job.watching import plain
 
 _SHOWN_JOBS = 20
 _SHOWN_RESULTS = 3
@@ -62,7 +61,7 @@ def _text(jobs: list[dict[str, Any]]) -> str:
         ended = job["ended"]
         took = "-" if ended is None else f"{ended - began:.1f} s"
         lines.append(
-            (job["job_id"], job["slug"], job["state"], moment, took, plain(_why(job)))
+            (job["job_id"], job["slug"], job["state"], moment, took, _why(job))
         )
     return tree.columns(lines)
 

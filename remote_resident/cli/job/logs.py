@@ -4,7 +4,7 @@ from typing import Any
 
 from remote_resident.cli import numbers
 from remote_resident.cli.answer import Answer, Asked
-from remote_resident.cli.job.watching import plain
+from remote_resident.printable import plain
 
 
 def arguments(parser: Any) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from remote_resident.cli.answer import Answer, Asked, silence
 from remote_resident.cli.signals import Cut
 from remote_resident.errors import OK, REFUSED, ProviderError
+from remote_resident.printable import plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 TERMINAL = ("done", "error")
 _ASK_S = 5.0
 _INTERRUPTED = 128 + signal.SIGINT
-_CONTROLS = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
-    r"|[\u2028-\u202e\u2066-\u2069]"  # other lines, other directions
-)
 
 Told = SimpleQueue[Any]
 """Events, an exception that ended the stream, and None for each Ctrl-C."""
@@ -163,7 +159,8 @@ def _ended(event: "Event", view: "View") -> str:
         said = f"{view.job_id}: {status}"
         quiet = view.asked.quiet and status == "completed"
         return "" if quiet or view.asked.json else said
-    lines = [f"tu: {view.job_id}: {plain(str(event.get('message')), keep_lines=True)}"]
+    message = plain(str(event.get("message")), kept="\t\n")
+    lines = [f"tu: {view.job_id}: {message}"]
     if event.get("next"):
         lines.append(f"next: {event['next']}")
     return "\n".join(lines)
@@ -264,13 +261,6 @@ class View:
 
     def _other(self, event: "Event") -> str:
         return plain(json.dumps(event))
-
-
-def plain(text: str, *, keep_lines: bool = False) -> str:
-    """Take out what would steer a terminal: a job's text is not ours."""
-    if keep_lines:
-        return "\n".join(map(plain, text.split("\n")))
-    return _CONTROLS.sub("", text)
 
 
 def _bar(color: bool) -> "Progress":
