@@ -349,4 +349,15 @@ def weights(
         problems=_cured(provider, found.problems),
         set_up=measured.there(measured.report_path(provider)),
         from_memo=found.from_memo,
+        notes=tuple(_not_pinned(provider)),
     )
+
+
+def _not_pinned(provider: "ProviderManifest") -> Iterator[str]:
+    """Say which weights no pin speaks of."""
+    files = provider.weights_files
+    without = sum(file.sha256 is None for file in files)
+    if not files:
+        yield "no weights declared"
+    elif without:
+        yield f"at its pins, {without} of {len(files)} files without one"

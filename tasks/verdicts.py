@@ -42,7 +42,7 @@ def _judged(step: str, found: "ProviderCheck") -> StepResult:
         ours = any(problem.reason == "internal" for problem in found.problems)
         return replace(result, reason="internal") if ours else result
     if step != "check":
-        return StepResult(step, "present", "at its pins")
+        return StepResult(step, "present", "; ".join(found.notes) or "at its pins")
     if found.set_up:
         return StepResult(step, "present", "set up on this machine", lines=notes)
     # one line each: a tree has many providers that a machine has not

@@ -408,6 +408,31 @@ def test_verify_names_what_has_its_size_and_times_and_other_bytes(set_up: Path) 
     (one,) = check.verify(set_up)
 
     assert [p.reason for p in one.problems] == ["digest"]
+    # the whole way back, as the setup names it
+    assert (one.problems[0].next or "").endswith(" && doit setup:m")
+
+
+UNPINNED = WEIGHTS[: WEIGHTS.index("sha256")] + 'unpinned_reason = "nobody says"\n'
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        (WEIGHTS, "at its pins"),
+        (UNPINNED, "at its pins, 1 of 1 files without one"),
+        ("", "no weights declared"),
+    ],
+)
+def test_verify_claims_no_pin_that_is_not_declared(
+    set_up: Path, declared: str, said: str
+) -> None:
+    weights = provider(set_up).weights_root()
+    toml = set_up / "manifests/m/provider.toml"
+    toml.write_text(MANIFEST + declared.format(root=weights))
+
+    ((_, result),) = verdicts.judged("verify", check.verify(set_up))
+
+    assert (result.verdict, result.detail) == ("present", said)
 
 
 HEAVY = {"doit", "rich", "requests", "packaging", "asyncio", "importlib.metadata"}

@@ -21,7 +21,8 @@ def run(asked: Asked) -> Answer:
     if asked.name not in known:
         raise UsageError(
             f"no {asked.name!r} among the {len(known)} locks of {root}"
-            f"{nearest(asked.name, known)}"
+            f"{nearest(asked.name, known)}; {root}/locks/NAME.in with the model's "
+            "packages wanted"
         )
     results = tree.graph(asked, root, [("lock", asked.name)])
     return tree.one(results, {"lock": str(root / "locks" / f"{asked.name}.lock")})
