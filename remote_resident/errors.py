@@ -39,8 +39,7 @@ REASONS: frozenset[str] = frozenset(
 _NEXT_OF = {
     "tu remote --help": "unknown_name bad_request too_large",
     "tu remote room": "no_room budget_unknown not_shareable capacity_too_small no_gpu "
-    "isolation_not_backed",
-    "nvidia-smi": "driver_too_old",
+    "driver_too_old isolation_not_backed",
     "tu remote ps": "crash_loop queue_full request_timeout worker_died stopping "
     "protocol_error not_running start_timeout start_failed stale_worker socket_path "
     "locked request_failed timeout",

@@ -318,7 +318,18 @@ def _cure(path: Path, found: os.stat_result, me: int) -> str:
         return 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
     if stat.S_ISDIR(found.st_mode):
         return f"chmod 700 {quote(str(path))}"
-    return f"mv {quote(str(path))} {quote(str(path))}.bad"
+    return aside(path)
+
+
+def aside(path: str | Path, ending: str = "bad") -> str:
+    """Give the command that moves a path aside, and over nothing that stands there."""
+    from shlex import quote
+
+    free, number = f"{path}.{ending}", 1
+    while os.path.lexists(free):
+        number += 1
+        free = f"{path}.{ending}{number}"
+    return f"mv {quote(str(path))} {quote(free)}"
 
 
 def _not_made(path: Path, exc: OSError, *, below_runtime: bool) -> ProviderError:

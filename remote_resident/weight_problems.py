@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from remote_resident import places
 from remote_resident.errors import Problem
 from remote_resident.file_identity import Identity, kind
 from remote_resident.wanted import Wanted
@@ -75,7 +76,9 @@ def unreachable(want: Wanted, exc: OSError) -> Problem:
 
 def not_a_file(want: Wanted, what_it_is: str) -> Problem:
     what = f"{what_it_is}, a regular file wanted"
-    return _problem(want, "not_a_file", what, found=what_it_is, next=_aside(want.path))
+    return _problem(
+        want, "not_a_file", what, found=what_it_is, next=places.aside(want.path)
+    )
 
 
 def misfit(want: Wanted, st: os.stat_result) -> Problem:
@@ -91,7 +94,7 @@ def _wrong_size(want: Wanted, found: int) -> Problem:
         f"{found} bytes, {want.size} wanted",
         wanted=want.size,
         found=found,
-        next=_aside(want.path),
+        next=places.aside(want.path),
     )
 
 
@@ -103,7 +106,7 @@ def wrong_digest(want: Wanted, found: str, owner: str | None) -> Problem:
         f"sha256 {found}{whose}, {want.sha256} wanted",
         wanted=want.sha256,
         found=found,
-        next=_aside(want.path),
+        next=places.aside(want.path),
     )
 
 
@@ -124,7 +127,7 @@ def not_an_archive(want: Wanted, exc: Exception) -> Problem:
         want,
         "not_unpacked",
         f"its members cannot be listed ({exc}), a tar or zip archive wanted",
-        next=_aside(want.path),
+        next=places.aside(want.path),
     )
 
 
@@ -155,7 +158,7 @@ def wrong_member(
         path=path,
         wanted=size,
         found=st.st_size if regular else found,
-        next=_aside(path),
+        next=places.aside(path),
     )
 
 
@@ -164,10 +167,6 @@ def _unpack_command(want: Wanted) -> str:
     if want.name.endswith(".zip"):
         return f"python3 -m zipfile -e {archive} {directory}"
     return f"mkdir -p {directory} && tar -xf {archive} -C {directory}"
-
-
-def _aside(path: str | Path) -> str:
-    return f"mv {_quoted(path)} {_quoted(f'{path}.bad')}"
 
 
 def _quoted(path: str | Path) -> str:

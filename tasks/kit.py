@@ -413,8 +413,6 @@ def _moved_away(
     provider: "ProviderManifest", reason: str, text: str, place: Path
 ) -> Problem:
     from dataclasses import replace
-    from shlex import quote
 
-    aside = f"mv {quote(str(place))} {quote(f'{place}.aside')}"
-    problem = _problem(provider, reason, text, place)
-    return replace(problem, next=f"{aside} && doit setup:{provider.slug}")
+    command = f"{places.aside(place, 'aside')} && doit setup:{provider.slug}"
+    return replace(_problem(provider, reason, text, place), next=command)

@@ -240,14 +240,15 @@ def _environment_anew(provider: "ProviderManifest") -> str | None:
     """
     from shlex import quote
 
+    from remote_resident import places
+
     site, root = provider.site_packages(), provider.weights_root()
     python, lock = provider.python_executable(), provider.lock_path()
     if provider.weights_fetch or None in (site, root, python, lock) or root != site:
         return None
     made = provider.made_environment()
     if made is not None and made == python.parent.parent:  # type: ignore[union-attr]
-        aside = f"mv {quote(str(made))} {quote(f'{made}.bad')}"
-        return f"{aside} && doit env:{provider.slug}"
+        return f"{places.aside(made)} && doit env:{provider.slug}"
     install = "-m pip install --no-deps --require-hashes --force-reinstall -r"
     return f"{quote(str(python))} {install} {quote(str(lock))}"
 

@@ -168,7 +168,7 @@ def test_a_mistake_is_told_to_people_on_stderr_in_two_lines(
     assert told.out == ""
     assert told.err.splitlines() == [
         f"tu: no provider 'alpa' among the 2 of {tree}; near: alpha",
-        "next: tu remote list",
+        f"next: tu remote --tree '{tree}' list",
     ]
 
 
@@ -342,7 +342,8 @@ def test_check_gives_the_findings_of_doit_check(tree: Path) -> None:
         timeout=DEADLINE_S,
     )
 
-    assert ours.stdout == plain.stdout
+    as_tu = f"tu remote --tree '{tree}' check "
+    assert ours.stdout == plain.stdout.replace("doit check:", as_tu)
     assert "worker_imports: manifests/alpha/worker.py:1: imports numpy" in ours.stdout
     assert (ours.returncode, plain.returncode) == (1, 1)
 

@@ -5,6 +5,7 @@ import io
 import marshal
 import os
 import stat
+import subprocess
 import tarfile
 import threading
 import time
@@ -93,6 +94,21 @@ def test_a_short_file_is_named_and_left_in_place_unread(
     assert problem.next == f"mv '{path}' '{path}.bad'"
     assert (found.files_opened, found.read_bytes) == (0, 0)
     assert path.read_bytes() == b"a" * 11000
+
+
+def test_a_wrong_file_is_moved_over_no_earlier_evidence(
+    tmp_path: Path, memo_at: Path
+) -> None:
+    path = write(tmp_path / "x y.onnx", b"b" * 11)
+    want = Wanted(name="x y.onnx", path=path, size=936516, sha256="0" * 64)
+    write(tmp_path / "x y.onnx.bad", b"a" * 11)
+
+    (problem,) = verify([want], DigestMemo(memo_at)).problems
+    assert problem.next is not None
+    subprocess.run(problem.next, shell=True, check=True)
+
+    there = sorted(tmp_path.glob("x y.onnx*"))
+    assert [file.read_bytes() for file in there] == [b"a" * 11, b"b" * 11]
 
 
 def test_a_file_that_should_be_empty_and_is_not_has_a_wrong_size(

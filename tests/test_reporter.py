@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,48 @@ def test_a_cut_is_said_within_a_step_and_between_two(*, running: bool) -> None:
     assert reporter.results.exit_code() == 130
     assert lines.getvalue().count("cut by SIGINT") == 1
     assert lines.getvalue().count("the same command goes on from here") == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "reason", "command"),
+    [
+        ("manifest", "manifest_invalid", "doit check:capiti"),
+        ("check", "worker_imports", "doit check:capiti"),
+        ("preflight", "os_unsupported", "doit setup:capiti"),
+        ("preflight", "no_gpu", "tu remote room"),
+        ("env", "install_failed", "doit env:capiti"),
+        ("smoke", "disk_full", "df -h"),
+    ],
+)
+def test_every_refusal_names_a_command_to_type_next(
+    step: str, reason: str, command: str
+) -> None:
+    reporter = Reporter(Screen(io.StringIO(), io.StringIO()), exits=True)
+    problem = Problem(step=step, reason=reason, text="1 found, 2 wanted")
+
+    reporter.record("capiti", refused(step, [problem]))
+    reporter.record("capiti", refused(step, [replace(problem, next="rm w.bin")]))
+
+    lines = [result.lines[1:] for _, result in reporter.results.rows]
+    assert lines == [[f"next: {command}"], ["next: rm w.bin"]]
+
+
+def test_each_command_of_a_chain_is_one_that_works_in_any_directory() -> None:
+    reporter = Reporter(Screen(io.StringIO(), io.StringIO()))
+    reporter.tree = "/a tree"
+    problem = Problem(
+        step="weights",
+        reason="size",
+        text="1 found, 2 wanted",
+        next="mv /e /e.bad && doit env:capiti && doit setup:capiti",
+    )
+
+    reporter.record("capiti", refused("weights", [problem]))
+
+    tu = "tu remote --tree '/a tree'"
+    assert reporter.results.rows[0][1].lines[-1] == (
+        f"next: mv /e /e.bad && {tu} env capiti && {tu} setup capiti"
+    )
 
 
 def test_what_doit_itself_refuses_becomes_a_row() -> None:

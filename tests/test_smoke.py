@@ -411,6 +411,11 @@ def test_a_peak_that_is_over_before_the_answer_counts_against_the_budget(
     result = smoked(provider(tmp_path, worker, host={"ram_budget_gb": 0.1}))
     assert (result.verdict, result.reason) == ("failed", "over_budget")
     assert "host.ram_budget_gb: 0.1 GiB declared, 0." in result.lines[0]
+    edit, _, again = result.lines[-1].removeprefix("next: ").partition(" && ")
+    subprocess.run(edit, shell=True, check=True)
+    raised = manifest.load(tmp_path / "manifests/tiny/provider.toml")
+    assert (raised.host_ram_budget_gb or 0) > 0.125
+    assert again == "doit setup:tiny"
 
 
 def test_a_childs_memory_counts_against_the_budget(tmp_path: Path) -> None:
