@@ -77,6 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _answer(words: list[str], stdout: TextIO) -> Answer:
+    if words[:2] == ["--complete", "--"]:
+        from remote_resident.cli import completion
+
+        return completion.candidates(words[2:])
     plain = _plain_check(words)
     if plain is None:
         from remote_resident.cli import typed

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Collection, Mapping
 from importlib import import_module
-from typing import Any, NoReturn, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from remote_resident.cli.answer import Answer, Asked
 from remote_resident.cli.tables import COMMANDS, GROUPS
@@ -20,6 +20,8 @@ options, before or after the command:
   --quiet      no progress, and no word about what is as it should be
   --no-color   as if NO_COLOR were set
   --version    the version of tu
+  --completion SHELL
+               what bash, zsh or fish reads to complete what is typed
   -h, --help   this help, or a command's
 """
 
@@ -42,6 +44,10 @@ def answer(words: list[str], stdout: TextIO) -> Answer:
         color=known.color,
         stdout=stdout,
     )
+    if known.completion:
+        from remote_resident.cli import shells
+
+        return shells.script(known.completion)
     if known.version:
         from remote_resident import __version__
 
@@ -59,6 +65,31 @@ def answer(words: list[str], stdout: TextIO) -> Answer:
     return found
 
 
+class Line(NamedTuple):
+    """A command line that may be unfinished."""
+
+    tree: str | None
+    options: Parser
+    """The options of all commands."""
+    verbs: Mapping[str, str] | None
+    """What may follow; None: a command is named."""
+    parser: Parser | None
+    """That command's own."""
+
+
+def line(words: list[str]) -> Line:
+    """Read how far a command line goes. Raises UsageError for what is none."""
+    options = _global_parser()
+    known, rest = options.parse_known_args(words)
+    path, _ = _split(rest)
+    verbs = _table(path)
+    if verbs is not None:
+        return Line(known.tree, options, verbs, None)
+    parser = _parser(path)
+    _module(path).arguments(parser)
+    return Line(known.tree, options, None, parser)
+
+
 def _global_parser() -> Parser:
     parser = Parser(prog="tu", add_help=False, allow_abbrev=False)
     parser.add_argument("--tree")
@@ -66,6 +97,7 @@ def _global_parser() -> Parser:
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--no-color", dest="color", action="store_false")
     parser.add_argument("--version", action="store_true")
+    parser.add_argument("--completion", choices=("bash", "zsh", "fish"))
     parser.add_argument("-h", "--help", action="store_true")
     return parser
 
