@@ -24,15 +24,21 @@ kernel closes the lifeline. One that is not owned has no lifeline and leaves whe
 """
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import client, places, processes, spawn, start_command, start_lock
+from remote_resident import (
+    client,
+    places,
+    processes,
+    spawn,
+    stacks,
+    start_command,
+    start_lock,
+)
 from remote_resident.client import Message, OnEvent
 from remote_resident.conversation import Asking, Conversation, NotBegun, late, to_logs
 from remote_resident.errors import WorkerRequestError, WorkerStartError
@@ -306,7 +312,7 @@ class ResidentWorker:
         """Give every thread's stack, which the log gets too.
 
         A worker that does not answer is signalled instead, and the text is what its log
-        gained. Raises WorkerRequestError (`not_running`).
+        gained. Raises WorkerRequestError (`not_running`, `request_timeout`).
         """
         try:
             return str(self._reserved("stacks").get("stacks", ""))
@@ -314,23 +320,10 @@ class ResidentWorker:
             if exc.reason not in ("request_timeout", "not_running"):
                 raise
             pid = self._leader()
-            if pid is None or not _catches(pid, signal.SIGUSR1):
+            told = stacks.signalled(pid, self._log, self.ping_s) if pid else []
+            if not told:
                 raise
-        return self._signalled_stacks(pid)
-
-    def _signalled_stacks(self, pid: int) -> str:
-        before = self._log.size()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
-        until, size = time.monotonic() + self.ping_s, before
-        # written by the signal's handler: over when it has stopped growing
-        while time.monotonic() < until:
-            time.sleep(0.05)
-            now = self._log.size()
-            if now == size > before:
-                break
-            size = now
-        return "\n".join(self._log.tail(before, lines=10_000))
+            return "\n".join(told)
 
     def _leader(self) -> int | None:
         """Find the pid of the worker on our socket, answering or not."""
@@ -485,12 +478,3 @@ def _usual_socket(manifest: "ProviderManifest") -> Path:
             next="export TU_REMOTE_HOME=/a/shorter/path",
         ) from None
     return Path(named)
-
-
-def _catches(pid: int, number: signal.Signals) -> bool:
-    """Say whether a process has a handler for a signal, which would end it otherwise."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -130,27 +129,14 @@ class JobTrial(Trial):
 
     def _capture_stacks(self) -> None:
         """Take the worker's stacks by a signal, in a fraction of a second or not at all."""
-        # the second where a thread holds the interpreter's lock for good
-        self.stacks = self._signalled_stacks() or self._signalled_stacks(signal.SIGUSR2)
+        self.stacks = self._signalled_stacks()
 
     def _leader(self) -> int | None:
-        """Find the worker itself, also in a container; None: none that we may signal."""
+        """Find the worker itself, also in a container."""
         if self.provider.env_kind == "venv":
             return Trial._leader(self)
         # what is started here is a client: by the kernel's word who accepts
-        pid = asking.peer(self.corner.socket)
-        return pid if pid and _catches_stacks(pid) else None
-
-
-def _catches_stacks(pid: int) -> bool:
-    """Say whether a process is ours to signal and has a handler for it."""
-    try:
-        os.kill(pid, 0)
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
-    return bool(caught >> (signal.SIGUSR1 - 1) & 1)
+        return asking.peer(self.corner.socket)
 
 
 def _resident(pid: int) -> int | None:

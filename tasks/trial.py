@@ -8,7 +8,6 @@ then everything of its instance is ended, whatever it did to stay.
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
 import threading
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import places, processes, spawn, supervisor
+from remote_resident import places, processes, spawn, stacks, supervisor
 from remote_resident.cli.signals import Cut
 from remote_resident.errors import ProviderError, WorkerStartError
 from remote_resident.exec_env import container_program
@@ -248,21 +247,11 @@ class Trial:
             # the process that is seen from here is its container's client
             self.stacks = self._asked_stacks(self.worker)
 
-    def _signalled_stacks(self, number: int = signal.SIGUSR1) -> list[str]:
-        log = spawn.Log(self.corner.log)
-        before, pid = log.size(), self._leader()
+    def _signalled_stacks(self) -> list[str]:
+        pid = self._leader()
         if pid is None:
             return []
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-        until, size = time.monotonic() + _STACKS_S, before
-        # written by the signal's handler: over when it has stopped growing
-        while time.monotonic() < until:
-            time.sleep(0.02)
-            size, last = log.size(), size
-            if size == last > before:
-                break
-        return log.tail(before, lines=200)
+        return stacks.signalled(pid, spawn.Log(self.corner.log), _STACKS_S)[-200:]
 
     @staticmethod
     def _asked_stacks(worker: "ResidentWorker") -> list[str]:

@@ -1,6 +1,7 @@
 """Models that misbehave, and what they cost."""
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -9,6 +10,7 @@ import pytest
 import stacks
 from small_base import (
     DEADLINE_S,
+    Held,
     Start,
     until,
     until_refused,
@@ -121,6 +123,22 @@ def test_a_model_that_takes_the_signals_has_them_taken_back(start: Start) -> Non
     until(lambda: stacks.are_told(held.said()), "the stacks are in the log")
     held.child.terminate()
     assert held.ended() == 0
+
+
+@pytest.mark.parametrize("when", ["load", "predict"])
+def test_stacks_of_threads_that_run_end_no_worker(start: Start, when: str) -> None:
+    held = start("runs_on", args=(when,), loaded=when != "load")
+    if when == "predict":
+        held.connect().send(op="predict")
+    until(lambda: "runs on" in held.said(), "threads run")
+    for times in range(1, 21):
+        held.child.send_signal(signal.SIGUSR1)
+        until(functools.partial(has_told, held, times), "the stacks")
+
+
+def has_told(held: Held, times: int) -> bool:
+    assert held.child.poll() is None, held.said()[-1000:]
+    return held.said().count("Current thread") >= times
 
 
 def test_ending_a_forked_child_of_the_model_does_not_end_the_worker(

@@ -6,14 +6,24 @@
 from __future__ import annotations
 
 import _thread
-import errno
 import os
 import select
 import sys
 import time
 from time import monotonic
 
-from . import callers, calls, door, left_behind, memory, overtime, owners, protocol
+from . import (
+    bell,
+    callers,
+    calls,
+    door,
+    left_behind,
+    memory,
+    overtime,
+    owners,
+    protocol,
+    stacks,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +41,6 @@ LAST_CALL_S = 10.0
 AGAIN_S = 1.0
 """How long to look away from the door when descriptors have run out."""
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 READS_PER_TURN = 16
 
 
@@ -67,20 +76,16 @@ class Attendant:
         """The exit status, once it is decided to leave."""
         self.gone = False
         self.wake_at = float("inf")
-        self.heard = 0
-        """Stop signals, counted by the bell; those that Python's handler saw; those
-        that were acted on. The model may have taken either way of hearing away."""
-        self.heard_late = 0
-        self._obeyed = 0
+        self._is_told_to_stop = False
         self._accept_at: float | None = None
         self._is_shut = False
         self.overtime = overtime.Overtime(self)
         self._owners = owners.Owners(options.lifeline_fd)
-        self._bell, self.bell_w = _pipe()
-        self.turn, self._turn_w = _pipe()
-        self.callers.poll.register(self.turn, select.POLLIN)
-        self.callers.epoll.register(self._bell, select.EPOLLIN)
         self.log_fd = os.dup(2)
+        self.bell = bell.Bell(self.log_fd)
+        self.turn, self._turn_w = bell.pipe()
+        self.callers.poll.register(self.turn, select.POLLIN)
+        self.callers.epoll.register(self.bell.fd, select.EPOLLIN)
         self.say: Callable[[str], object] | None = None
 
     # --- for the main thread
@@ -101,7 +106,7 @@ class Attendant:
 
     def ring(self) -> None:
         """Wake the thread, so that it counts its time anew."""
-        _ring(self.bell_w)
+        self.bell.ring()
 
     def begin(self, call: Any) -> Any:
         """Make a request the one that runs. Lock held."""
@@ -198,7 +203,7 @@ class Attendant:
         self.queue.append(call)
         self.callers.watch(call.peer, 0)
         if self.running is None:
-            _ring(self._turn_w)
+            bell.ring(self._turn_w)
 
     def close(self, peer: Any) -> None:
         """Close a connection. Lock held."""
@@ -279,8 +284,9 @@ class Attendant:
         listener = self.door.listener
         if peer is not None:
             self._on_peer(peer)
-        elif fd == self._bell:
-            self._hear_bell()
+        elif fd == self.bell.fd:
+            for number in self.bell.heard():
+                self._on_signal(number)
         elif fd in self._owners:
             self._on_owner(fd)
         elif listener is not None and fd == listener.fileno():
@@ -297,17 +303,14 @@ class Attendant:
                 f"{self.options.orphan_grace_s} s after the last request"
             )
 
-    def _hear_bell(self) -> None:
-        for number in os.read(self._bell, 4096):
-            self.heard += number in STOP_SIGNALS
-        while self._obeyed < max(self.heard, self.heard_late):
-            self._obeyed += 1
-            self._on_stop_signal()
-
-    def _on_stop_signal(self) -> None:
-        if self._obeyed > 1:
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGUSR1:
+            stacks.write(self.log_fd)
+            return
+        if self._is_told_to_stop:
             self.log("told to stop by a second signal: leaving at once")
             self.leave_at_once(128 + signal.SIGTERM)
+        self._is_told_to_stop = True
         self.log("told to stop by a signal: finishing what is in hand")
         self._stop()
 
@@ -462,7 +465,7 @@ class Attendant:
     def _stacks(self) -> dict[str, object]:
         """Give every thread's stack, which the log gets too."""
         try:
-            text = overtime.stacks(os.path.dirname(self.door.path))
+            text = stacks.text(os.path.dirname(self.door.path))
         except OSError as exc:
             return dict(calls.refusal(f"stacks: {exc.strerror}", "request_failed"))
         self.log(f"stacks:\n{text}")
@@ -583,7 +586,7 @@ class Attendant:
         left = self.callers.peers.values()
         if not any(p.call or p.last_call for p in left) and self.status is None:
             self.status = 0
-            _ring(self._turn_w)
+            bell.ring(self._turn_w)
 
     def _stop(self) -> None:
         """Finish what is in hand, refuse what waits."""
@@ -595,26 +598,10 @@ class Attendant:
         self._refuse_queue()
         if self.running is None:
             self.status = 0
-            _ring(self._turn_w)
+            bell.ring(self._turn_w)
 
     def _refuse_queue(self) -> None:
         for call in self.queue:
             self._refuse(call.peer, "the worker is leaving", "stopping", call.payload)
             self.close(call.peer)
         self.queue.clear()
-
-
-def _pipe() -> tuple[int, int]:
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
-    return read, write
-
-
-def _ring(fd: int) -> None:
-    try:
-        os.write(fd, b"\0")
-    except OSError as exc:
-        # full: it rings already; closed by the model: the main thread notices
-        if exc.errno not in (errno.EAGAIN, errno.EBADF):
-            raise

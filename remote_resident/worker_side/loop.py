@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import _thread
-import faulthandler
 import os
 import select
 import sys
@@ -16,11 +14,8 @@ from . import attendant, calls, memory, protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable
     from typing import Any
-else:
-    import _signal as signal
 
 LINGER_S = 200e-6
 """How long to look for the next request before sleeping; a few small ones' time."""
@@ -62,12 +57,10 @@ class Worker:
         self.served = False
         self._brief = 0
         self._prompt = 0
-        self._on_signal = self._count_signal
-        self._usr1: object = None
-        self._masks: dict[int, object] = {}
+        self._bell = self.attendant.bell
         os.register_at_fork(
-            before=self._before_fork,
-            after_in_parent=self._after_fork_here,
+            before=self._bell.hold_back,
+            after_in_parent=self._bell.let_come,
             after_in_child=self._after_fork,
         )
 
@@ -84,7 +77,7 @@ class Worker:
         self.attendant.operations = self.options.known_operations()
         self.attendant.door.path = self.options.socket_path
         self.attendant.memory.look_at_device()
-        self._take_signals()
+        self._bell.take_all()
         self.attendant.open()
         self._tell_ready()
         try:
@@ -196,7 +189,7 @@ class Worker:
         if not sent:
             self.attendant.log("a caller did not take its reply")
         # while the caller reads its reply
-        self._keep_signals()
+        self._bell.keep()
         return sent
 
     def _tell_started(self, call: Any) -> bytes:
@@ -269,54 +262,16 @@ class Worker:
             self.attendant.memory.look_at_device()
         return reply
 
-    # --- signals and forks
-
-    def _take_signals(self) -> None:
-        """Install our handlers, after the model's."""
-        signal.set_wakeup_fd(self.attendant.bell_w, warn_on_full_buffer=False)
-        for number in attendant.STOP_SIGNALS:
-            signal.signal(number, self._on_signal)
-        self._usr1 = signal.getsignal(signal.SIGUSR1)
-        faulthandler.register(signal.SIGUSR1, self.attendant.log_fd, all_threads=True)
-
-    def _keep_signals(self) -> None:
-        """Take back what a prediction took."""
-        if (
-            signal.getsignal(signal.SIGTERM) is self._on_signal
-            and signal.getsignal(signal.SIGINT) is self._on_signal
-            and signal.getsignal(signal.SIGUSR1) is self._usr1
-        ):
-            return
-        faulthandler.unregister(signal.SIGUSR1)
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-        self._take_signals()
-
-    def _count_signal(self, number: int, frame: object) -> None:
-        """Count a signal here too: the model may have taken the bell away."""
-        self.attendant.heard_late += 1
-        self.attendant.ring()
-
-    def _before_fork(self) -> None:
-        """Hold signals back: one that comes before the child is rid of our handlers
-        would ring our bell."""
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, attendant.STOP_SIGNALS)
-        self._masks[_thread.get_ident()] = mask
-
-    def _after_fork_here(self) -> None:
-        mask: Any = self._masks.pop(_thread.get_ident(), ())
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # --- forks
 
     def _after_fork(self) -> None:
         """Let a forked child of the model have nothing of ours."""
-        if signal.getsignal(signal.SIGTERM) is self._on_signal:
-            signal.set_wakeup_fd(-1)
-            for number in attendant.STOP_SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
+        self._bell.forget()
         if self.attendant.door.listener is not None:
             self.attendant.door.listener.close()
         for peer in self.callers.peers.values():
             peer.sock.close()
-        self._after_fork_here()
+        self._bell.let_come()
 
     def _end_fork(self, status: int) -> None:
         """End a forked child that comes back from `predict`: the worker is its parent."""

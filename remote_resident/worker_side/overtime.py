@@ -4,14 +4,12 @@ Who waits for an answer ends the worker at the limit, from outside, and can say 
 is here comes a little later, and matters where that one is gone.
 """
 
-# pathlib would cost each start of a worker half the interpreter's own
-# ruff: noqa: PTH108
-
 from __future__ import annotations
 
 import faulthandler
-import os
 from time import monotonic
+
+from . import stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ STUCK = 124
 """Exit status where a load or a prediction took longer than it may."""
 MARGIN_S = 5.0
 """How much later than who waits outside."""
-STACKS_LIMIT = 1 << 20
 
 
 class Overtime:
@@ -55,7 +52,7 @@ class Overtime:
             f"no end {self.limit_s()} s after the begin of a "
             f"{'load' if is_load else 'prediction'}; leaving"
         )
-        faulthandler.dump_traceback(attendant.log_fd, all_threads=True)
+        stacks.write(attendant.log_fd)
         attendant.leave_at_once(STUCK)
 
     def wind(self, wait_s: float) -> None:
@@ -83,15 +80,3 @@ class Overtime:
 
 def _margin_s(limit_s: float) -> float:
     return min(MARGIN_S, max(1.0, limit_s))
-
-
-def stacks(folder: str) -> str:
-    """Give every thread's stack, by way of a file in `folder` that nobody else sees."""
-    path = f"{folder}/.{os.urandom(6).hex()}"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.unlink(path)
-        faulthandler.dump_traceback(fd, all_threads=True)
-        return os.pread(fd, STACKS_LIMIT, 0).decode(errors="replace")
-    finally:
-        os.close(fd)

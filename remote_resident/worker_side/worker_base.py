@@ -39,10 +39,11 @@ looked the path up; then all that had connected are accepted. Nobody is left bet
 two: who came in is answered, with `stopping` where we were told to go. Descriptors of a
 connection are closed by the side that watches it; the rest by the end of the process.
 
-Signals. The kernel's signal number is written to the bell by the C handler at once, also
-while the main thread is inside a long call into C; a Python handler would wait for its
-end. After each prediction it is made sure that the model has not taken them. A forked
-child of the model gets the defaults back, or ending it would end us.
+Signals. The attendant hears them at once, also while the main thread is inside a long
+call into C: see `bell`. After each prediction it is made sure that the model has not
+taken them. A forked child of the model gets the defaults back, or ending it would end us.
+SIGTERM and SIGINT stop the worker; SIGUSR1 has every thread's stack written to the log,
+SIGUSR2 also where a thread holds the interpreter: see `stacks`.
 
 Owner. The lifeline's EOF says that the owner is gone. A fork of the owner may hold the
 pipe open, so its pidfd is watched too. Both from before `build`: a load that nobody waits
@@ -55,11 +56,11 @@ outside. Where nobody does any more, the attendant does it, and where a call int
 the interpreter, and the attendant with it, faulthandler's watchdog, which needs neither.
 See `overtime`. Who leaves takes along what the model has started: see `left_behind`.
 
-Files. `loop` is the main thread, `attendant` the other, `callers` who watches whom, `calls`
-one request, `door` the path, `owners` who wants the worker, `memory` the meter, `argv` the
-command line, `protocol` the lines. They are a package under a name of its own, so that
-this folder stays off sys.path and its compiled files are used: this one alone is compiled
-at each start.
+Files. `loop` is the main thread, `attendant` the other, `bell` what wakes it, `callers` who
+watches whom, `calls` one request, `door` the path, `owners` who wants the worker, `memory`
+the meter, `argv` the command line, `protocol` the lines. They are a package under a name
+of its own, so that this folder stays off sys.path and its compiled files are used: this
+one alone is compiled at each start.
 """
 
 # pathlib and contextlib would cost each start of a worker half the interpreter's own
@@ -78,12 +79,9 @@ from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Sequence
     from types import ModuleType
     from typing import Any, NoReturn
-else:
-    import _signal as signal
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # whatever lies beside this file must not shadow a module of the model's stack
@@ -165,7 +163,7 @@ def main(words: Sequence[str]) -> int:
         os.environ.setdefault(argv.INSTANCE, options.instance)
     worker = _begun = loop.Worker(options)
     faulthandler.enable(worker.attendant.log_fd)
-    faulthandler.register(signal.SIGUSR1, worker.attendant.log_fd, all_threads=True)
+    worker.attendant.bell.take_stacks()
     if not options.once:
         # before `build`: a load that nobody waits for any more ends too
         worker.attendant.start()

@@ -9,21 +9,17 @@ import signal
 import threading
 from collections.abc import Callable
 
+from .beside import stacks
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STACKS_FD = 2
 """Not the tagged stream: a C handler needs a descriptor."""
 
 
 def tell_stacks() -> None:
-    """Have every thread's stack written to the standard error, at any moment.
-
-    By SIGUSR2 also where a thread holds the interpreter's lock; it reads frames of
-    threads that run, which can end the process. SIGUSR1 does the same until the bell
-    hears it, which reads them under the lock.
-    """
+    """Have every thread's stack written to the standard error, before there is a bell."""
     faulthandler.enable(STACKS_FD)
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        faulthandler.register(number, STACKS_FD, all_threads=True)
+    stacks.take(STACKS_FD, _write_stacks)
 
 
 class Bell:
@@ -46,9 +42,9 @@ class Bell:
 
     def take(self) -> None:
         """Take the signals over; again after the plugin may have taken them."""
-        faulthandler.unregister(signal.SIGUSR1)
-        for number in (*STOP_SIGNALS, signal.SIGUSR1):
+        for number in STOP_SIGNALS:
             signal.signal(number, _nothing)
+        stacks.take(STACKS_FD, _nothing)
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
 
     def close_in_forks(self, descriptors: Callable[[], list[int]]) -> None:
@@ -60,7 +56,7 @@ class Bell:
         while True:
             for number in os.read(self._heard, 64):
                 if number == signal.SIGUSR1:
-                    faulthandler.dump_traceback(STACKS_FD, all_threads=True)
+                    stacks.write(STACKS_FD)
                 if number not in STOP_SIGNALS:
                     continue
                 if told:
@@ -73,9 +69,14 @@ class Bell:
             signal.set_wakeup_fd(-1)
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGUSR1, _write_stacks)
         for descriptor in self._inherited():
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def _write_stacks(number: int, frame: object) -> None:
+    stacks.write(STACKS_FD)
 
 
 def _nothing(number: int, frame: object) -> None:
