@@ -10,6 +10,7 @@ import small_jobs
 
 from remote_resident import machine
 from remote_resident.admission import Gpu
+from remote_resident.errors import ProviderError
 from remote_resident.jobs import feed
 from remote_resident.jobs import records as jobs_records
 from remote_resident.jobs.devices import device_named
@@ -191,6 +192,58 @@ def test_the_last_ended_jobs_are_remembered_and_all_that_live(
 
     assert [one.job_id for one in found] == ["j7", "j6", "j5", "j1"]
     assert left_out == 0
+
+
+@pytest.mark.parametrize("damage", ["{broken", "[]", '{"job_id": "b"}'])
+def test_a_record_that_cannot_be_read_keeps_nobody_from_the_others(
+    tmp_path: Path, damage: str
+) -> None:
+    records = Records(tmp_path / "jobs.sqlite")
+    for name in "abc":
+        records.add(job(name))
+    records._db.execute(
+        "UPDATE jobs SET job = ?, tail = ? WHERE id = 'b'", [damage] * 2
+    )
+
+    found, left_out = records.all()
+
+    assert ([one.job_id for one in found], left_out) == (["c", "a"], 0)
+    assert [one.job_id for one in records.live()] == ["a", "c"]
+    assert (records.get("b"), records.tail("b")) == (None, [])
+    records.add(job("b"))
+    assert records.get("b") == job("b")
+    records.close()
+
+
+def test_a_history_with_damaged_pages_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    records = Records(path)
+    for number in range(100):
+        records.add(job(f"j{number}", message="x" * 1000))
+    records.close()
+    whole = path.read_bytes()
+    damaged = whole[:8192] + b"\xff" * (len(whole) - 8192)
+    path.write_bytes(damaged)
+
+    records = Records(path)
+    records.add(job("after"))
+    found, _ = records.all()
+    records.close()
+
+    assert [one.job_id for one in found] == ["after"]
+    (aside,) = tmp_path.glob("jobs.sqlite.damaged-*")
+    assert aside.read_bytes() == damaged
+
+
+def test_a_place_that_can_hold_no_history_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    path.mkdir()
+
+    with pytest.raises(ProviderError) as caught:
+        Records(path)
+
+    assert caught.value.reason == "unreadable"
+    assert str(caught.value).startswith(f"{path}: Is a directory, a database")
 
 
 def test_the_last_two_hundred_events_are_kept_for_ever() -> None:

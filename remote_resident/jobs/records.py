@@ -1,5 +1,7 @@
 """What the host remembers of jobs, in one SQLite file: history, and what to re-attach to."""
 
+import contextlib
+import errno
 import json
 import os
 import sqlite3
@@ -34,6 +36,7 @@ CREATE TABLE IF NOT EXISTS jobs (
 CREATE INDEX IF NOT EXISTS by_state ON jobs (state);
 CREATE INDEX IF NOT EXISTS by_provider ON jobs (tree, slug, state);
 """
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MARKS = ", ".join("?" for _ in LIVE)
 
 
@@ -106,7 +109,7 @@ class Records:
     def live(self) -> list[Job]:
         """List the jobs that had not ended, oldest first."""
         sql = f"SELECT job, params FROM jobs WHERE state IN ({_MARKS}) ORDER BY number"
-        return [_job(*row) for row in self._rows(sql, LIVE)]
+        return self._jobs(self._rows(sql, LIVE))
 
     def get(self, job_id: str) -> Job | None:
         """Give a job with its params; None: not remembered."""
@@ -114,7 +117,7 @@ class Records:
         if unsaved is not None:
             return unsaved[0]
         rows = self._rows("SELECT job, params FROM jobs WHERE id = ?", [job_id])
-        return _job(*rows[0]) if rows else None
+        return next(iter(self._jobs(rows)), None)
 
     def tail(self, job_id: str) -> list[Event]:
         """Give the last events of a job."""
@@ -138,10 +141,10 @@ class Records:
         rows = self._rows(sql, [*LIVE, -1 if limit is None else limit])
         rows.sort(key=lambda row: row[2], reverse=True)
         ((there,),) = self._rows("SELECT count(*) FROM jobs", [])
-        jobs = [_job(job, params) for job, params, _ in rows]
+        jobs = self._jobs([(job, params) for job, params, _ in rows])
         unsaved = dict(self._unsaved)
         shown = [unsaved[j.job_id][0] if j.job_id in unsaved else j for j in jobs]
-        return shown, max(0, there - len(shown))
+        return shown, max(0, there - len(rows))
 
     def usual_s(self, tree: str, slug: str) -> float | None:
         """Give the mean seconds of a provider's last completed jobs; None: none yet."""
@@ -159,8 +162,22 @@ class Records:
 
     def _list(self, column: str, job_id: str) -> list[Any]:
         rows = self._rows(f"SELECT {column} FROM jobs WHERE id = ?", [job_id])
-        found = json.loads(rows[0][0]) if rows else []
+        try:
+            found = json.loads(rows[0][0]) if rows else []
+        except (ValueError, TypeError) as exc:
+            tell(f"{self.path}: {column} of job {job_id} left out: {exc}")
+            return []
         return found if isinstance(found, list) else []
+
+    def _jobs(self, rows: Sequence[tuple[Any, ...]]) -> list[Job]:
+        """Give the jobs of rows; one that cannot be read keeps nobody from the others."""
+        jobs = []
+        for row in rows:
+            try:
+                jobs.append(_job(*row))
+            except (ValueError, TypeError, AttributeError) as exc:
+                tell(f"{self.path}: the record {row[0]!r:.100} left out: {exc}")
+        return jobs
 
     def _rows(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:
@@ -178,15 +195,23 @@ class Records:
 
     def _opened(self) -> sqlite3.Connection:
         try:
+            try:
+                return _connected(self.path)
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError as exc:
+                self._set_aside(exc)
             return _connected(self.path)
-        except sqlite3.DatabaseError as exc:
-            if isinstance(exc, sqlite3.OperationalError):
-                raise _unusable(self.path, exc) from None
-        # it is evidence, and history only: kept, but no reason to run no jobs
+        except (OSError, sqlite3.Error) as exc:
+            raise _unusable(self.path, exc) from None
+
+    def _set_aside(self, exc: sqlite3.Error) -> None:
+        """Move a damaged file away: evidence, and history only; no reason to run no jobs."""
         aside = self.path.with_name(f"{self.path.name}.damaged-{int(time.time())}")
-        self.path.replace(aside)
-        tell(f"{self.path}: no database found; moved to {aside}, a new one begun")
-        return _connected(self.path)
+        for end in ("-wal", "-shm", ""):
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(f"{self.path.name}{end}").replace(f"{aside}{end}")
+        tell(f"{self.path}: {exc}; moved to {aside}, a new one begun")
 
 
 def _connected(path: Path) -> sqlite3.Connection:
@@ -197,6 +222,9 @@ def _connected(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.executescript(_SCHEMA)
+        ((found,),) = db.execute("PRAGMA quick_check(1)").fetchall()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
     except BaseException:
         db.close()
         raise
@@ -214,10 +242,11 @@ def _job(stored: str, params: str) -> Job:
     return Job(**{**known, "params": json.loads(params)})
 
 
-def _unusable(path: Path, exc: sqlite3.Error) -> ProviderError:
-    full = "full" in str(exc)
+def _unusable(path: Path, exc: sqlite3.Error | OSError) -> ProviderError:
+    said = exc.strerror if isinstance(exc, OSError) else str(exc)
+    full = "full" in str(exc) or getattr(exc, "errno", None) in _FULL
     return ProviderError(
-        f"{path}: {exc}, a database that uid {os.geteuid()} can write wanted",
+        f"{path}: {said}, a database that uid {os.geteuid()} can write wanted",
         reason="disk_full" if full else "unreadable",
         next=f"df -h {path.parent}" if full else f"ls -ld {path}",
     )
