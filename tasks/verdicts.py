@@ -1,14 +1,12 @@
 """What was found of providers, as results of a step and with the commands to type next."""
 
 import os
-import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident.cli.answer import with_tree
+from remote_resident.cli import answer
 from remote_resident.errors import LOOK, NEXT
 from tasks.step import STEPS, StepResult, refused
 
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
 Came = list[tuple[str, StepResult]]
 """What something came to, by slug."""
 
-_NEXT = re.compile(
-    r"(^next: |&& )doit (setup|check|report|room|env|verify|accept|lock):(\S+)"
-)
 _AGAIN = {
     **dict.fromkeys(STEPS, "setup"),
     **{verb: verb for verb in ("check", "verify", "env", "accept")},
@@ -71,21 +66,11 @@ def as_tu(
     typed: Mapping[str, str] | None = None,
     tree: str | None = None,
 ) -> StepResult:
-    """Give the same with the commands to type next as `tu` has them.
-
-    Those of doit work in a checkout, those of `tu` in any directory. `typed` has the
-    names that stand for slugs: a provider outside the tree has its path alone. `tree`
-    is the one that was named on the command line.
-    """
-
-    def told(found: re.Match[str]) -> str:
-        before, verb, name = found.groups()
-        if verb != "lock":
-            name = shlex.quote((typed or {}).get(name, name))
-        return f"{before}tu remote {verb} {name}"
-
+    """Give the same with the commands to type next as `tu` has them."""
     lines = [
-        with_tree(_NEXT.sub(told, line), tree) if line.startswith("next: ") else line
+        f"next: {answer.as_tu(line[6:], tree, typed)}"
+        if line.startswith("next: ")
+        else line
         for line in result.lines
     ]
     return replace(result, lines=lines)

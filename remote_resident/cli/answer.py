@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from remote_resident.errors import OK, OUR_ERROR, REFUSED, ProviderError
+from remote_resident.printable import escaped
 
-_DOIT = re.compile(r"\bdoit (setup|check|report|room|env|verify|accept|lock):(\S+)")
-"""doit's commands work in a checkout, those of `tu` in any directory."""
+_DOIT = re.compile(
+    r"(^|&& )doit (setup|check|report|room|env|verify|accept|lock):(\S+)"
+)
 
 
 class Asked:
@@ -42,18 +44,31 @@ class Answer:
     code: int = OK
 
 
-def with_tree(command: str, tree: str | None) -> str:
-    """Give a command to type next that works on the tree which was named for this one."""
-    if tree is None or "--tree" in command:
-        return command
+def as_tu(
+    command: str, tree: str | None = None, typed: Mapping[str, str] | None = None
+) -> str:
+    """Give a command to type next as `tu` has it, on the tree that was named for this one.
+
+    Those of doit work in a checkout, those of `tu` in any directory. `typed` has the
+    names that stand for slugs: a provider outside the tree has its path alone.
+    """
     from shlex import quote
 
+    def told(found: re.Match[str]) -> str:
+        before, verb, name = found.groups()
+        if verb != "lock":
+            name = quote((typed or {}).get(name, name))
+        return f"{before}tu remote {verb} {name}"
+
+    command = _DOIT.sub(told, command)
+    if tree is None or "--tree" in command:
+        return command
     return command.replace("tu remote ", f"tu remote --tree {quote(tree)} ")
 
 
 def failure(exc: ProviderError, tree: str | None = None) -> Answer:
     """Give the answer to what could not be run at all; `tree` is the one named."""
-    next_ = exc.next and with_tree(_DOIT.sub(r"tu remote \1 \2", exc.next), tree)
+    next_ = exc.next and as_tu(exc.next, tree)
     document = {
         "ok": False,
         "reason": exc.reason,
@@ -67,15 +82,6 @@ def failure(exc: ProviderError, tree: str | None = None) -> Answer:
     lines += [f"next: {next_}"] if next_ else []
     notes = "\n".join(map(_indented, lines))
     return Answer(document=document, notes=notes, code=exc.exit_code)
-
-
-def escaped(text: str) -> str:
-    """Give a text whose control codes can be read and move nothing; lines stay lines."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in "\t\n" else ascii(c)[1:-1] for c in text
-    )
 
 
 def _indented(text: str) -> str:

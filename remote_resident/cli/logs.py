@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from remote_resident.cli import numbers, tree
-from remote_resident.cli.answer import Answer, Asked, escaped
+from remote_resident.cli.answer import Answer, Asked
 from remote_resident.errors import ProviderError
+from remote_resident.printable import escaped
 
 _LOOK_S = 0.25
 

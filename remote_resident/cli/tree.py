@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from remote_resident import places
-from remote_resident.cli.answer import Answer, Asked, escaped
+from remote_resident.cli.answer import Answer, Asked
 from remote_resident.errors import REASONS, Problem, UsageError
+from remote_resident.printable import escaped
 
 
 def data(asked: Asked) -> Path:
@@ -124,9 +125,7 @@ def _next(lines: list[str]) -> str | None:
 
 def columns(lines: Sequence[tuple[str, ...]]) -> str:
     """Lay lines out so that their cells stand under one another, each on one line."""
-    lines = [
-        tuple(escaped(cell).replace("\n", "\\n") for cell in line) for line in lines
-    ]
+    lines = [tuple(escaped(cell, kept="\t") for cell in line) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
