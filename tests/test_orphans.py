@@ -121,6 +121,22 @@ def test_a_worker_that_leaves_takes_its_children_along(tree: Path) -> None:
     assert "nobody asks; leaving" in worker.log_path.read_text()
 
 
+@pytest.mark.parametrize("how", ["idle", "stopped"])
+def test_a_child_with_nothing_of_its_worker_goes_with_it(tree: Path, how: str) -> None:
+    idle_s = 0.1 if how == "idle" else 2 * DEADLINE_S
+    worker = ResidentWorker(
+        provider(tree, "left_behind", runtime={"idle_timeout_s": idle_s}),
+        admit=None,
+        owned=False,
+    )
+    child = worker.request({"bare": True})["child"]
+
+    if how == "stopped":
+        worker.stop()
+
+    until(lambda: processes.started_at(child) is None, "the child's end")
+
+
 def test_what_is_above_a_worker_is_not_taken_along(tmp_path: Path, run: Run) -> None:
     socket = tmp_path / "s"
     words = ["--resident-instance", "i7", "--idle-timeout", "0.1"]

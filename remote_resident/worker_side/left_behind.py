@@ -20,7 +20,8 @@ ROUNDS = 50
 
 
 def end(instance: str | None) -> int:
-    """Kill what carries this instance's mark or stands in our session; how many.
+    """Kill what carries this instance's mark, stands in our session, or descends from
+    either without another instance's mark; how many.
 
     Not this process and not those above it, a launcher or a container's init. Never
     raises; only for a process that is about to end, whose descriptors may go. What the
@@ -29,7 +30,7 @@ def end(instance: str | None) -> int:
     if not instance:
         return 0
     _free_descriptors()
-    mark = f"\0{argv.INSTANCE}={instance}\0".encode()
+    mark = f"{instance}\0".encode()
     spared = set(_above())
     ended: set[tuple[int, bytes]] = set()
     for _ in range(ROUNDS):
@@ -62,7 +63,26 @@ def _above() -> Iterator[int]:
 
 
 def _marked(mark: bytes, spared: set[int]) -> Iterator[tuple[int, bytes]]:
-    session = str(os.getpid()).encode()
+    me = os.getpid()
+    ours: dict[int, bytes] = {me: b""}
+    strays: dict[int, list[bytes]] = {}
+    for pid, fields in _table(spared):
+        environ = b"\0" + _read(pid, "environ")
+        _, is_marked, told = environ.partition(f"\0{argv.INSTANCE}=".encode())
+        if fields[3] == str(me).encode() or told.startswith(mark):
+            ours[pid] = fields[19]
+        elif not is_marked:
+            strays[pid] = fields
+    found = set(ours)
+    while found:
+        found = {pid for pid, fields in strays.items() if int(fields[1]) in found}
+        ours.update({pid: strays.pop(pid)[19] for pid in found})
+    del ours[me]
+    yield from ours.items()
+
+
+def _table(spared: set[int]) -> Iterator[tuple[int, list[bytes]]]:
+    """Give each living process but those that are spared, and its fields."""
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -71,10 +91,8 @@ def _marked(mark: bytes, spared: set[int]) -> Iterator[tuple[int, bytes]]:
         pid = int(name) if name.isdigit() else 0
         fields = _fields(pid) if pid and pid not in spared else None
         # no longer there, or ended and not yet reaped
-        if not fields or fields[0] in b"ZX":
-            continue
-        if fields[3] == session or mark in b"\0" + _read(pid, "environ"):
-            yield pid, fields[19]
+        if fields and fields[0] not in b"ZX":
+            yield pid, fields
 
 
 def _kill(pid: int, began: bytes) -> None:
