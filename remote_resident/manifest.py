@@ -168,6 +168,11 @@ class ProviderManifest:
         return Path(self.folder)
 
     @property
+    def weights_file(self) -> tuple[WeightFile, ...]:
+        """Give `weights_files` by the name that its table has in the file."""
+        return self.weights_files
+
+    @property
     def named(self) -> str:
         """Give the words by which a command typed here names this provider again.
 
@@ -558,9 +563,10 @@ def slugs(tree: Path) -> list[str]:
     return [name for name in names if os.path.lexists(f"{folder}/{name}/{FILE}")]
 
 
-def catalog(tree: Path) -> dict[str, ProviderManifest | ManifestError]:
+def catalog(tree: Path | str) -> dict[str, ProviderManifest | ManifestError]:
     """Load every provider of a tree, in slug order; a broken one as its error."""
     found: dict[str, ProviderManifest | ManifestError] = {}
+    tree = Path(tree)
     for slug in slugs(tree):
         try:
             found[slug] = load(tree / "manifests" / slug / FILE, tree)
@@ -569,12 +575,13 @@ def catalog(tree: Path) -> dict[str, ProviderManifest | ManifestError]:
     return found
 
 
-def find(tree: Path, name: str) -> ProviderManifest:
+def find(tree: Path | str, name: str) -> ProviderManifest:
     """Load a provider by its slug, or by the path of its directory.
 
     Raises UsageError with near matches where nothing is called that, ManifestError where
     it is not well formed.
     """
+    tree = Path(tree)
     inside = tree / "manifests" / name / FILE
     if name and "/" not in name and name not in (".", "..") and os.path.lexists(inside):
         return load(inside, tree)
