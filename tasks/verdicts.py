@@ -18,7 +18,7 @@ Came = list[tuple[str, StepResult]]
 
 _AGAIN = {
     **dict.fromkeys(STEPS, "setup"),
-    **{verb: verb for verb in ("check", "verify", "env", "accept")},
+    **{verb: verb for verb in ("check", "verify", "env", "accept", "lock")},
     "manifest": "check",
 }
 """By step, the command that asks again."""

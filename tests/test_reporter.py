@@ -15,7 +15,8 @@ from remote_resident.cli.signals import Cut
 from remote_resident.errors import Problem, UsageError
 from tasks.reporter import Node, Reporter, Results, Rows, internal, streams
 from tasks.screen import Screen, plain
-from tasks.step import Progress, StepResult, refused
+from tasks.step import STEPS, Progress, StepResult, refused
+from tasks.verdicts import with_next
 
 ESCAPE = "\x1b"
 DONE = StepResult("weights", "done", "2 files, 3 bytes", seconds=12.34)
@@ -88,6 +89,21 @@ def test_a_refusal_names_its_reason_every_problem_and_what_to_type() -> None:
         "           absent: v.bin: absent",
         "           next: rm w.bin",
     ]
+
+
+@pytest.mark.parametrize(
+    ("step", "verb"),
+    [(step, "setup") for step in STEPS]
+    + [(verb, verb) for verb in ("check", "verify", "env", "accept", "lock")],
+)
+def test_a_refusal_that_names_nothing_nearer_names_the_command_that_asks_again(
+    step: str, verb: str
+) -> None:
+    bare = Problem(step=step, reason="install_failed", text="exit 1")
+
+    told = with_next("x", refused(step, [bare]))
+
+    assert told.lines == ["install_failed: exit 1", f"next: doit {verb}:x"]
 
 
 def test_what_is_no_terminal_gets_no_control_code_however_long_the_line() -> None:
