@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -145,6 +146,18 @@ def own(tmp_path: Path) -> Iterator[Site]:
 
 def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_python_of_the_page_runs_a_job(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[1] / "docs/jobs.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[-1]
+    code = code.replace("/srv/models", str(site.tree)).replace('"anneal"', '"tiny"')
+
+    exec(code, {})
+
+    assert "'status': 'completed'" in capsys.readouterr().out.splitlines()[-1]
 
 
 def in_turn(said: str) -> list[str]:
