@@ -34,6 +34,7 @@ END_S = 5.0
 """How long the end of a worker is waited for that closed its connection."""
 GARBLED_END_S = 1.0
 REPLY_GRACE_S = 0.25
+WHATEVER_BEGAN = "what has begun runs on"
 
 
 class NotBegun(Exception):
@@ -128,7 +129,7 @@ class Conversation:
                     if self.asked.started is not None or not self._progresses():
                         raise
         except TimeoutError:
-            raise late(self.worker, self.asking, self.held) from None
+            raise self._late() from None
         except client.Stuck:
             raise self._stuck() from None
         except client.Gone as exc:
@@ -148,6 +149,8 @@ class Conversation:
         text = f"{self.slug}: {reply.get('error', 'a reply without ok and error')}"
         if reason == "stopping" and self.asked.started is None:
             raise NotBegun(text, reason)
+        if reason == "request_timeout" and self.asking.left() <= 0:
+            raise self._late()
         if reason == "worker_died":
             text = f"{text}; {self._ended(LAST_REPLY_S)}"
         raise self._error(text, reason)
@@ -163,6 +166,15 @@ class Conversation:
             raise WorkerRequestError(
                 f"{self.slug}: request: {exc}", reason=exc.reason
             ) from None
+
+    def _late(self) -> WorkerRequestError:
+        if self.asked.started is not None:
+            becomes = "its prediction runs on"
+        elif self.asked.position is not None:
+            becomes = "it waited for its turn, and is not begun any more"
+        else:
+            becomes = WHATEVER_BEGAN
+        return late(self.worker, self.asking, self.held, becomes)
 
     def _progresses(self) -> bool:
         """Say whether what is in front of a queued request is within its own time."""
@@ -243,11 +255,16 @@ def to_logs(worker: Worker) -> str:
     return f"tu remote logs {worker.manifest.named}"
 
 
-def late(worker: Worker, asking: Asking, held: Held | None) -> WorkerRequestError:
-    """Say that the caller's time is over, and why if it is a stopped worker."""
+def late(
+    worker: Worker, asking: Asking, held: Held | None, becomes: str = WHATEVER_BEGAN
+) -> WorkerRequestError:
+    """Say that the caller's time is over, and why if it is a stopped worker.
+
+    `becomes` says what becomes of the request.
+    """
     waited = time.monotonic() - asking.began
     stopped = None if held is None else processes.stopped(held.started.instance)
-    rest, next_ = "what has begun runs on", "tu remote ps"
+    rest, next_ = becomes, "tu remote ps"
     if stopped is not None:
         rest = f"worker {stopped} is stopped (state T) and runs on once it is continued"
         next_ = f"kill -CONT {stopped}"

@@ -17,6 +17,7 @@ from remote_resident import (
     places,
     processes,
     spawn,
+    stacks,
     start_command,
     start_lock,
 )
@@ -379,6 +380,8 @@ class Starter:
                 f"{exit_hint(outcome.returncode)}"
             )
         else:
+            if not child.pipes.contained:
+                stacks.signalled(child.pid, self.log, self.ping_s)
             said = (
                 f"accepts no requests {after:.3f} s after its start, at most "
                 f"{self.manifest.runtime_start_timeout_s} wanted"

@@ -220,6 +220,9 @@ def test_a_caller_s_deadline_only_ends_its_waiting(make: Make, tmp_path: Path) -
     go.touch()
 
     assert error.reason == "request_timeout"
+    assert str(error).endswith(
+        "at most 0.2 s wanted by the caller; its prediction runs on"
+    )
     assert waited >= 0.2
     within(1.0, waited)
     assert worker.request({"name": "b"})["order"] == ["a", "b"]
@@ -255,6 +258,10 @@ def test_a_deadline_that_passes_in_the_queue_never_reaches_the_model(
     thread.join(DEADLINE_S)
 
     assert late.reason == "request_timeout"
+    assert str(late).endswith(
+        "at most 0.05 s wanted by the caller; "
+        "it waited for its turn, and is not begun any more"
+    )
     assert worker.request({"name": "b"})["order"] == ["a", "b"]
 
 
