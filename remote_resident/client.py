@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remote_resident.errors import ProviderError, WorkerRequestError
+from remote_resident import errors
+from remote_resident.errors import WorkerRequestError
 from remote_resident.worker_side import protocol
 
 Message = dict[str, Any]
@@ -24,8 +25,8 @@ _LONGEST_S = 65536.0
 _AT_ONCE = [protocol.decode_line(line) for line in protocol.AT_ONCE.splitlines()]
 
 
-class ProtocolError(ProviderError, protocol.ProtocolError):
-    """What came from a worker, or was to be sent, is not the protocol.
+class ProtocolError(errors.ProtocolError, protocol.ProtocolError):
+    """The same as the worker's side has it.
 
     `received` counts the bytes of the message that had arrived, None: none was awaited.
     """

@@ -169,6 +169,12 @@ class WorkerStartError(ProviderError, RuntimeError):
     default_reason = "start_failed"
 
 
+class ProtocolError(ProviderError, RuntimeError):
+    """What came from a worker, or was to be sent, is not the protocol."""
+
+    default_reason = "protocol_error"
+
+
 class WorkerRequestError(ProviderError, RuntimeError):
     """A request was refused, failed, or lost its worker."""
 

@@ -26,8 +26,24 @@ def test_whatever_is_refused_has_a_next_command(kind: type[ProviderError]) -> No
 def test_errors_that_are_made_otherwise_have_one_too() -> None:
     found = protocol.ProtocolError("torn", received=1)
 
-    assert client.ProtocolError(found).next
+    told = client.ProtocolError(found)
+    assert (told.next, told.reason) == ("tu remote ps", "protocol_error")
+    assert isinstance(told, errors.ProtocolError) and told.received == 1
     assert errors.AdmissionRefused("full", verdict=None, reason="no_room").next
+
+
+@pytest.mark.parametrize(
+    "name",
+    "ManifestError ExecEnvironmentError KitUnavailable AdmissionRefused "
+    "WorkerStartError WorkerRequestError ProtocolError".split(),
+)
+def test_every_exception_that_somebody_catches_is_there_with_its_base(
+    name: str,
+) -> None:
+    kind = getattr(errors, name)
+
+    assert issubclass(kind, ProviderError)
+    assert issubclass(kind, ValueError if name == "ManifestError" else RuntimeError)
 
 
 def test_the_next_command_is_the_nearest_that_is_known() -> None:
