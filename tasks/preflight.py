@@ -367,7 +367,8 @@ def _socket(provider: "ProviderManifest") -> Iterator[Problem]:
     try:
         protocol.socket_path(provider.slug, provider.tree, places.runtime_dir())
     except (ProviderError, protocol.ProtocolError) as error:
-        next_ = getattr(error, "next", None)
+        shorter = 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
+        next_ = getattr(error, "next", None) or shorter
         yield _problem("socket_path", f"{provider.slug}: {error}", next=next_)
 
 

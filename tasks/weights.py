@@ -65,7 +65,9 @@ def make(provider: "ProviderManifest") -> Making:
     try:
         argv, env = fetch_command(provider, os.environ)
     except ExecEnvironmentError as exc:
-        return refused(STEP, [*found, _as_problem(exc)], lines=extra)
+        return refused(
+            STEP, [*found, exc.as_problem(STEP, f"{STEP}: fetch: {exc}")], lines=extra
+        )
     ended = yield from _fetched(provider, argv, env)
     left = yield from _checked(provider)
     return _result(provider, ended, left)
@@ -226,10 +228,11 @@ def _with_cure(provider: "ProviderManifest", problem: Problem) -> Problem:
     setup = f"doit setup:{provider.slug}"
     if anew := _environment_anew(provider):
         return replace(problem, next=f"{anew} && {setup}")
-    if problem.reason == "absent" and not provider.weights_fetch:
-        return replace(problem, next=f"{_place_by_hand(provider)} && {setup}")
-    cure = f"{problem.next} && {setup}" if problem.next else setup
-    return replace(problem, next=cure)
+    cure = problem.next
+    by_hand = problem.reason == "absent" and not provider.weights_fetch
+    if by_hand and cure is None and provider.weights_root() is not None:
+        cure = _place_by_hand(provider)
+    return replace(problem, next=f"{cure} && {setup}" if cure else setup)
 
 
 def _environment_anew(provider: "ProviderManifest") -> str | None:
@@ -260,11 +263,6 @@ def _place_by_hand(provider: "ProviderManifest") -> str:
         return f"export {provider.weights_root_env}=/path/to/the/weights"
     root = quote(str(provider.weights_root()))
     return f"mkdir -p {root} && cp -r /path/to/the/weights/. {root}"
-
-
-def _as_problem(exc: ExecEnvironmentError) -> Problem:
-    text = f"{STEP}: fetch: {exc}"
-    return Problem(step=STEP, reason=exc.reason, text=text, next=exc.next)
 
 
 def _detail(provider: "ProviderManifest") -> str:

@@ -351,7 +351,9 @@ def test_a_directory_too_deep_for_sockets_is_named(
     root = tree(tmp_path)
     monkeypatch.setenv("TU_REMOTE_HOME", f"/{'d' * 120}")
 
-    assert reasons(root) == ["socket_path"]
+    (problem,) = preflight.problems(provider(root), host())
+    assert problem.reason == "socket_path"
+    assert problem.next == 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
 
 
 def test_this_host_is_looked_at_without_asking_any_program(

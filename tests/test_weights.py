@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_tree
 
 from remote_resident import digests, places
 from remote_resident.manifest_schema import WeightFile
@@ -246,6 +247,20 @@ def test_missing_without_a_fetch_is_refused_with_what_to_type(tmp_path: Path) ->
     assert weights.problems(fixed)[0].next == (
         f"mkdir -p {root} && cp -r /path/to/the/weights/. {root} && doit setup:capiti"
     )
+
+
+def test_weights_of_an_environment_that_is_not_there_come_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("M_PYTHON", raising=False)
+    weight = f'[[weights.file]]\nname = "w"\nsize = 1\nsha256 = "{"0" * 64}"\n'
+    table = '[weights]\nroot_env = "M_WEIGHTS"\nroot_default = "{env}"\n'
+    root = small_tree.tree(tmp_path, toml=small_tree.MANIFEST + table + weight)
+    monkeypatch.setenv("TU_REMOTE_TREE", str(root))
+
+    (problem,) = weights.problems(small_tree.provider(root))
+
+    assert problem.next == "doit env:m && doit setup:m"
 
 
 def test_a_fetch_without_an_interpreter_is_refused(tmp_path: Path) -> None:
