@@ -120,6 +120,11 @@ class ProviderError(Exception):
         told = [next, *(problem.next for problem in self.problems)]
         self.next = builtins.next(filter(None, told), NEXT.get(self.reason))
 
+    def as_problem(self, step: str, text: str = "") -> Problem:
+        """Give the same as a problem of a step, in its words or in `text`."""
+        said = text or str(self)
+        return Problem(step=step, reason=self.reason, text=said, next=self.next)
+
 
 def summary(problems: Sequence[Problem]) -> str:
     """Give the sentence of an error that has problems: the first, and how many more."""

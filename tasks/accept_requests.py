@@ -102,16 +102,10 @@ def _said(
         env = exec_env.child_env(provider, os.environ)
         argv, env = where.argv([str(script), str(size)], env, os.environ)
     except ExecEnvironmentError as exc:
-        return Problem(step=STEP, reason=exc.reason, text=str(exc), next=exc.next)
-    running = child.run(argv, env=env, cwd=directory, timeout_s=SCRIPT_S)
-    lines: list[str] = []
-    try:
-        while True:
-            lines.append(next(running))
-    except StopIteration as end:
-        ended: Ended = end.value
-    finally:
-        running.close()
+        return exc.as_problem(STEP)
+    lines, ended = child.collected(
+        child.run(argv, env=env, cwd=directory, timeout_s=SCRIPT_S)
+    )
     request = _object(lines) if ended.returncode == 0 else None
     if request is None:
         return _no_request(provider, size, ended)

@@ -76,6 +76,12 @@ class Ended:
     """The last lines, of progress only what stood there last."""
     seconds: float
 
+    @property
+    def how(self) -> str:
+        """Say in words how it ended."""
+        late = f"no end within {self.seconds} s"
+        return late if self.timed_out else f"exit {self.returncode}"
+
 
 def run(
     argv: Sequence[str],
@@ -112,6 +118,17 @@ def run(
     finally:
         child.close()
         _RUNNING.pop(child.instance, None)
+
+
+def collected(running: Generator[str, None, Ended]) -> tuple[list[str], Ended]:
+    """Wait for the end of what runs, and give all its lines."""
+    lines: list[str] = []
+    with contextlib.closing(running):
+        while True:
+            try:
+                lines.append(next(running))
+            except StopIteration as stop:
+                return lines, stop.value
 
 
 def end_children() -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from tasks.step import Making, StepResult, failed, refused
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
-    from tasks.child import Ended
     from tasks.lock import Lock
 
 STEP = "env"
@@ -28,7 +26,6 @@ STEP = "env"
 _INSTALL_LIMIT_S = 4 * 3600.0
 _VENV_LIMIT_S = 600.0
 _VERIFY_LIMIT_S = 1800.0
-_TAIL = 40
 _MINORS = range(15, 7, -1)
 _MISMATCH = re.compile(
     r"^ +(?P<named>\S+).*\n(?: +Expected .*\n)+ +Got +(?P<got>[0-9a-f]{64})", re.M
@@ -84,7 +81,7 @@ def make(
     try:
         places.ensure(directory.parent)
     except ProviderError as exc:
-        return refused(STEP, [_problem(exc.reason, str(exc), exc.next)])
+        return refused(STEP, [exc.as_problem(installed.STEP)])
     guard = directory.parent / f".{directory.name}.lock"
     try:
         file = guard.open("a+")
@@ -151,7 +148,7 @@ def _hold(file: TextIO) -> Iterator[str]:
 
 def _unusable(guard: Path, exc: OSError) -> StepResult:
     error = places.unusable_lock(guard, exc)
-    return refused(STEP, [_problem(error.reason, str(error), error.next)])
+    return refused(STEP, [error.as_problem(installed.STEP)])
 
 
 def _no_room(
@@ -195,12 +192,13 @@ def _made(
     target = str(python.parent.parent)
     yield f"{base} -m venv {target}"
     argv = [base, "-I", "-m", "venv", target]
-    lines, ended = yield from _run(argv, pip_environment(os.environ), _VENV_LIMIT_S)
+    env = pip_environment(os.environ)
+    ended = yield from child.run(argv, env=env, timeout_s=_VENV_LIMIT_S)
     if ended.returncode != 0:
-        text = f"{base} -m venv: {_how(ended)} found, exit 0 wanted"
+        text = f"{base} -m venv: {ended.how} found, exit 0 wanted"
         problem = _problem("install_failed", text)
         problem = _if_full(problem, python.parent.parent.parent, free_bytes)
-        return failed(STEP, [problem], lines=lines)
+        return failed(STEP, [problem], lines=ended.tail)
     fault = yield from install(provider, python, pins, free_bytes)
     if fault is not None:
         return replace(fault, step=STEP)
@@ -300,19 +298,18 @@ def _pip(
         *("--no-input", "--disable-pip-version-check", "--progress-bar", "off"),
         *options,
     ]
-    lines, ended = yield from _run(argv, pip_environment(os.environ), _INSTALL_LIMIT_S)
+    env = pip_environment(os.environ)
+    ended = yield from child.run(argv, env=env, timeout_s=_INSTALL_LIMIT_S)
     if ended.returncode == 0:
         return None
-    problem = _pip_problem(provider.slug, python, pins, lines, _how(ended))
-    if not _MISMATCH.search("\n".join(lines)):
+    problem = _pip_problem(provider.slug, python, pins, ended)
+    if not _MISMATCH.search("\n".join(ended.tail)):
         problem = _if_full(problem, python.parent, free_bytes)
-    return failed(installed.STEP, [problem], lines=lines)
+    return failed(installed.STEP, [problem], lines=ended.tail)
 
 
-def _pip_problem(
-    slug: str, python: Path, pins: "Lock", lines: list[str], how: str
-) -> Problem:
-    output = "\n".join(lines)
+def _pip_problem(slug: str, python: Path, pins: "Lock", ended: child.Ended) -> Problem:
+    output = "\n".join(ended.tail)
     where = f"{pins.path.parent.name}/{pins.path.name}"
     if "No space left on device" in output:
         text = (
@@ -329,7 +326,7 @@ def _pip_problem(
             "another build than the locked one was offered"
         )
         return _problem("install_failed", text)
-    text = f"{slug}: pip install -r {where}: {how} found, exit 0 wanted"
+    text = f"{slug}: pip install -r {where}: {ended.how} found, exit 0 wanted"
     return _problem("install_failed", text)
 
 
@@ -342,33 +339,14 @@ def _verify(
 
     argv = [str(python), *provider.env_verify]
     env = exec_env.child_env(provider, os.environ)
-    lines, ended = yield from _run(argv, env, _VERIFY_LIMIT_S, provider.directory)
+    ended = yield from child.run(
+        argv, env=env, cwd=provider.directory, timeout_s=_VERIFY_LIMIT_S
+    )
     if ended.returncode == 0:
         return None
     shown = " ".join(provider.env_verify)
-    text = f"{provider.slug}: [env] verify: {shown}: {_how(ended)} found, exit 0 wanted"
-    return failed(installed.STEP, [_problem("verify_failed", text)], lines=lines)
-
-
-def _run(
-    argv: list[str], env: dict[str, str], limit_s: float, cwd: Path | None = None
-) -> Generator[str, None, tuple[list[str], "Ended"]]:
-    """Run a program, passing its lines on; give the last of them and how it ended."""
-    tail: deque[str] = deque(maxlen=_TAIL)
-    running = child.run(argv, env=env, cwd=cwd, timeout_s=limit_s)
-    while True:
-        try:
-            line = next(running)
-        except StopIteration as stop:
-            return list(tail), stop.value
-        tail.append(line)
-        yield line
-
-
-def _how(ended: "Ended") -> str:
-    if ended.timed_out:
-        return f"no end within {ended.seconds} s"
-    return f"exit {ended.returncode}"
+    text = f"{provider.slug}: [env] verify: {shown}: {ended.how} found, exit 0 wanted"
+    return failed(installed.STEP, [_problem("verify_failed", text)], lines=ended.tail)
 
 
 def _problem(reason: str, text: str, next: str | None = None) -> Problem:

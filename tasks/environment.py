@@ -92,9 +92,7 @@ def _image_problems(provider: "ProviderManifest") -> list[Problem]:
     try:
         program = exec_env.container_program(os.environ, provider.slug)
     except ExecEnvironmentError as exc:
-        return [
-            Problem(step=STEP, reason=exc.reason, text=str(exc), next=exc.next),
-        ]
+        return [exc.as_problem(STEP)]
     return _docker_problems(provider, program)
 
 

@@ -66,7 +66,7 @@ def guarded(slug: str, look: Callable[[], ProviderCheck]) -> ProviderCheck:
         # of what was typed or exported, not of one provider
         raise
     except ProviderError as error:
-        found = error.problems or [_as_problem(slug, error)]
+        found = error.problems or [error.as_problem("manifest", f"{slug}: {error}")]
         return ProviderCheck(slug=slug, problems=list(found))
     except Exception as error:
         import traceback
@@ -75,15 +75,6 @@ def guarded(slug: str, look: Callable[[], ProviderCheck]) -> ProviderCheck:
         text = f"{slug}: an error of this program's own:\n{told}"
         problem = Problem(step="manifest", reason="internal", text=text)
         return ProviderCheck(slug=slug, problems=[problem])
-
-
-def _as_problem(slug: str, error: ProviderError) -> Problem:
-    return Problem(
-        step="manifest",
-        reason=error.reason,
-        text=f"{slug}: {error}",
-        next=error.next,
-    )
 
 
 def whole(

@@ -326,14 +326,7 @@ def ask(argv: list[str], *, limit_s: float = PROBE_LIMIT_S) -> list[str] | str:
     """
     from tasks import child
 
-    lines: list[str] = []
-    running = child.run(argv, env=os.environ, timeout_s=limit_s)
-    while True:
-        try:
-            lines.append(next(running))
-        except StopIteration as stop:
-            ended: child.Ended = stop.value
-            break
+    lines, ended = child.collected(child.run(argv, env=os.environ, timeout_s=limit_s))
     if ended.timed_out:
         return f"no answer in {limit_s:g} s"
     if ended.returncode != 0:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from remote_resident import interpreters, kits, places
 from remote_resident.errors import Problem, ProviderError
 from tasks import installed
-from tasks.step import Making, Progress, StepResult, failed, refused
+from tasks.step import Making, StepResult, failed, refused
 
 if TYPE_CHECKING:
     from remote_resident.kits import Kit
@@ -176,21 +176,15 @@ def _ask_git(place: Path, *command: str) -> list[str] | str:
     """Give the lines that git prints of a checkout; a str says why there are none."""
     from tasks import child
 
-    lines: list[str] = []
     running = child.run(
         _git(place, *command),
         env=git_environment(os.environ),
         timeout_s=installed.PROBE_LIMIT_S,
     )
-    while True:
-        try:
-            lines.append(next(running))
-        except StopIteration as stop:
-            ended: Ended = stop.value
-            break
+    lines, ended = child.collected(running)
     if ended.returncode == 0 and not ended.timed_out:
         return lines
-    return f"git {command[0]}: {_how(ended)}" + "".join(f"; {t}" for t in lines[-1:])
+    return f"git {command[0]}: {ended.how}" + "".join(f"; {t}" for t in lines[-1:])
 
 
 def _git(place: Path, *command: str) -> list[str]:
@@ -217,7 +211,7 @@ def git_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _fetch(
     provider: "ProviderManifest", kit: "Kit"
-) -> Generator[str | Progress, None, StepResult | None]:
+) -> Generator[str, None, StepResult | None]:
     """Bring the commit to its place: fetched beside it, renamed when it is whole."""
     part = _part(kit)
     try:
@@ -231,7 +225,7 @@ def _fetch(
     return None
 
 
-def _checked_out(part: Path, kit: "Kit") -> Generator[str | Progress, None, "Ended"]:
+def _checked_out(part: Path, kit: "Kit") -> Generator[str, None, "Ended"]:
     """Run git until the commit is checked out, or one of its commands failed."""
     fetch = _git(part, "fetch", "--progress", "--no-recurse-submodules")
     ended = yield from _run(["git", "init", "--quiet", str(part)], _FETCH_LIMIT_S)
@@ -259,7 +253,7 @@ def _fetch_problem(provider: "ProviderManifest", kit: "Kit", ended: "Ended") -> 
     said = next((line for line in reversed(ended.tail) if line.strip()), "")
     text = (
         f"{provider.slug}: kit {provider.kit_name}: {kit.repository}: "
-        f"git {_how(ended)} ({said.strip()}) found, commit {kit.commit} wanted"
+        f"git {ended.how} ({said.strip()}) found, commit {kit.commit} wanted"
     )
     return _problem(provider, "kit_unreachable", text, kit.checkout)
 
@@ -321,7 +315,7 @@ def _source(provider: "ProviderManifest", kit: "Kit") -> Path:
 
 def _install(
     provider: "ProviderManifest", kit: "Kit"
-) -> Generator[str | Progress, None, StepResult | None]:
+) -> Generator[str, None, StepResult | None]:
     """Install the kit's package, nothing else, into the provider's interpreter."""
     python, found = installed.interpreter(provider, STEP)
     if python is None or found:
@@ -344,14 +338,14 @@ def _install(
         return None
     full = any("No space left on device" in line for line in ended.tail)
     text = (
-        f"{provider.slug}: kit {provider.kit_name}: installing it: {_how(ended)} found, "
+        f"{provider.slug}: kit {provider.kit_name}: installing it: {ended.how} found, "
         "exit 0 wanted"
     )
     reason = "disk_full" if full else "kit_not_installed"
     return failed(STEP, [_problem(provider, reason, text, python)], lines=ended.tail)
 
 
-def _pip(python: Path, source: Path) -> Generator[str | Progress, None, "Ended"]:
+def _pip(python: Path, source: Path) -> Generator[str, None, "Ended"]:
     from tasks.env import pip_environment
 
     # what it needs is in the lock: nothing is resolved, nothing fetched, and no wheel
@@ -371,29 +365,11 @@ def _run(
     limit_s: float,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> Generator[str | Progress, None, "Ended"]:
+) -> Generator[str, None, "Ended"]:
     from tasks import child
 
     env = git_environment(os.environ) if env is None else env
-    running = child.run(argv, env=env, cwd=cwd, timeout_s=limit_s)
-    try:
-        while True:
-            try:
-                line = next(running)
-            except StopIteration as stop:
-                ended: Ended = stop.value
-                return ended
-            yield Progress(line) if isinstance(line, child.Passing) else line
-    finally:
-        running.close()
-
-
-def _how(ended: "Ended") -> str:
-    return (
-        f"no end within {ended.seconds} s"
-        if ended.timed_out
-        else f"exit {ended.returncode}"
-    )
+    return (yield from child.run(argv, env=env, cwd=cwd, timeout_s=limit_s))
 
 
 def _problem(

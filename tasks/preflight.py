@@ -199,7 +199,7 @@ def _programs(provider: "ProviderManifest", host: Host) -> Iterator[Problem]:
         try:
             exec_env.container_program(host.environ, provider.slug)
         except ExecEnvironmentError as exc:
-            yield _problem(exc.reason, str(exc), next=exc.next)
+            yield exc.as_problem(STEP)
     if provider.env_kind == "apptainer" and not shutil.which("apptainer", path=path):
         text = f"{provider.slug}: no apptainer on PATH found, one wanted"
         yield _problem("container_missing", text, name="apptainer")

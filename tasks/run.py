@@ -177,7 +177,7 @@ def guarded(step: str, call: Callable[[], StepResult]) -> StepResult:
     except ManifestError as exc:
         return unreadable(exc)
     except ProviderError as exc:
-        return failed(step, exc.problems or [_as_problem(step, exc)])
+        return failed(step, exc.problems or [exc.as_problem(step)])
     except (Exception, SystemExit) as exc:
         lines = "".join(traceback.format_exception(exc)).splitlines()
         return reporting.internal(step, lines)
@@ -185,11 +185,7 @@ def guarded(step: str, call: Callable[[], StepResult]) -> StepResult:
 
 def unreadable(exc: ManifestError) -> StepResult:
     """Build the result for a provider whose manifest cannot be read."""
-    return refused(MANIFEST, exc.problems or [_as_problem(MANIFEST, exc)], str(exc))
-
-
-def _as_problem(step: str, exc: ProviderError) -> Problem:
-    return Problem(step=step, reason=exc.reason, text=str(exc), next=exc.next)
+    return refused(MANIFEST, exc.problems or [exc.as_problem(MANIFEST)], str(exc))
 
 
 def _standing(provider: "ProviderManifest", step: str) -> StepResult:

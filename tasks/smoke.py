@@ -365,15 +365,15 @@ def _not_run(
     provider: "ProviderManifest", trial: "Trial", error: ProviderError
 ) -> StepResult:
     if isinstance(error, AdmissionRefused | ExecEnvironmentError | KitUnavailable):
-        return refused(STEP, [_problem(error)], lines=["nothing was started"])
+        return refused(STEP, [error.as_problem(STEP)], lines=["nothing was started"])
     if isinstance(error, WorkerRequestError) and error.reason != "socket_path":
         said = str(error).removeprefix(f"{provider.slug}: ")
         text = f"{provider.slug}: {trial.at}: {said} ({error.reason})"
-        found = replace(_problem(error), reason="request_failed", text=text)
+        found = replace(error.as_problem(STEP), reason="request_failed", text=text)
         return failed(STEP, [_mended(provider, found)])
     if error.problems or error.reason == "crash_loop":
-        return refused(STEP, error.problems or [_problem(error)])
-    return failed(STEP, [_mended(provider, _problem(error))])
+        return refused(STEP, error.problems or [error.as_problem(STEP)])
+    return failed(STEP, [_mended(provider, error.as_problem(STEP))])
 
 
 def _mended(provider: "ProviderManifest", problem: Problem) -> Problem:
@@ -382,10 +382,6 @@ def _mended(provider: "ProviderManifest", problem: Problem) -> Problem:
         return problem
     # that shows what held workers wrote; this one's log is told, and kept
     return replace(problem, next=f"doit setup:{provider.slug}")
-
-
-def _problem(error: ProviderError) -> Problem:
-    return Problem(step=STEP, reason=error.reason, text=str(error), next=error.next)
 
 
 def _with_evidence(result: StepResult, trial: "Trial", *, kept: bool) -> StepResult:

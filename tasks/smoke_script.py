@@ -85,7 +85,7 @@ def _command(
         env = exec_env.child_env(provider, os.environ, extra)
         return where.argv([str(script)], env, os.environ)
     except ExecEnvironmentError as exc:
-        return Problem(step=STEP, reason=exc.reason, text=str(exc), next=exc.next)
+        return exc.as_problem(STEP)
 
 
 def _wrong(
