@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident.admission import UNKNOWN, Budget, Gpu, Holder, Memory, Readings
 from remote_resident.driver import device_count
+from remote_resident.holdings import UNKNOWN, Budget, Gpu, Holder, Memory, Readings
 from remote_resident.nvidia import driver_version, gpus
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident.admission import Gpu, GpuProcess
 from remote_resident.driver import NVIDIA
+from remote_resident.holdings import Gpu, GpuProcess
 
 if TYPE_CHECKING:
     import subprocess

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from remote_resident import admission, machine, places
-from remote_resident.admission import UNKNOWN, Budget, Holder, Readings, Verdict
+from remote_resident import admission, machine, places, retiring
+from remote_resident.admission import Budget, Holder, Readings, Verdict
 from remote_resident.errors import ProviderError
+from remote_resident.holdings import UNKNOWN
 from remote_resident.manifest import (
     LadderStep,
     ProviderManifest,
@@ -360,7 +361,7 @@ def make_room(
         verdict = again()
         if verdict.admit:
             return verdict, []
-    gone = admission.to_retire(verdict, [holder for _, holder in idle])
+    gone = retiring.to_retire(verdict, [holder for _, holder in idle])
     if not gone:
         return verdict, []
     for holder in gone:

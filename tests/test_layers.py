@@ -98,10 +98,17 @@ def test_the_job_worker_imports_its_framework_in_one_place_and_nothing_of_ours()
         ast.parse(path.read_text(), str(path), feature_version=(3, 10))
 
 
+READERS = {"machine", "nvidia", "room", "places", "processes", "readings"}
+
+
 def test_the_decision_reads_nothing() -> None:
     reading = {"os", "pathlib", "subprocess", "socket", "shutil", "io"}
 
-    assert not imported_roots(ROOT / "remote_resident/admission.py") & reading
+    for name in ("admission", "holdings", "pools", "retiring"):
+        path = ROOT / f"remote_resident/{name}.py"
+        assert not imported_roots(path) & reading, path
+        ours = {n for n in imports(path) if n.startswith("remote_resident.")}
+        assert not any(n.split(".")[1] in READERS for n in ours), path
 
 
 def above_the_core(path: Path) -> set[str]:

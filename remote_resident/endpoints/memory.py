@@ -13,6 +13,7 @@ from remote_resident import (
     places,
     processes,
     reservation,
+    retiring,
     room,
     whole_file,
 )
@@ -96,9 +97,9 @@ def _refuse_crowded(verdict: Verdict, others: Sequence[str]) -> None:
     """Raise Crowded where endpoints must leave, the idle workers gone or not."""
     by_instance = {holder.instance: holder for holder in verdict.holders}
     leaving = [by_instance[one] for one in others if one in by_instance]
-    if not leaving or admission.to_retire(verdict, workers := _idle(verdict)):
+    if not leaving or retiring.to_retire(verdict, workers := _idle(verdict)):
         return
-    chosen = admission.to_retire(verdict, [*workers, *leaving])
+    chosen = retiring.to_retire(verdict, [*workers, *leaving])
     names = [holder.slug for holder in chosen if holder in leaving]
     if names:
         raise Crowded(names, verdict)
