@@ -49,7 +49,7 @@ def keep(path: Path, report: Report, text: str) -> None:
     certified is not kept. Raises ProviderError as `measured.write` does.
     """
     folder = directory(path)
-    with suppress(OSError, ValueError, ProviderError):
+    with suppress(OSError, ProviderError):
         before = report_file.read(path)
         if before is not None:
             _add(folder, before, path.read_text(encoding="utf-8"))
@@ -67,10 +67,6 @@ def read(path: Path) -> tuple[list[Report], list[str]]:
             report = report_file.read(file)
         except ProviderError as exc:
             damaged.append(str(exc))
-            continue
-        except ValueError as exc:
-            # of a number that has more digits than Python writes out
-            damaged.append(f"{file}: {exc}")
             continue
         if report is None:
             continue

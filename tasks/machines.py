@@ -108,21 +108,20 @@ def _reports(place: Path) -> list[Path]:
 
 
 def _read(path: Path, source: Path) -> _File:
-    stem = path.name.removesuffix(".toml")
+    damage, report = "", None
     try:
         report = measured.read(path)
+        if report is None:
+            damage = f"{path}: gone while it was read"
+        elif not _SLUG.fullmatch(report.slug):
+            damage = (
+                f"{path}: slug {report.slug!r} found, the name of a provider wanted"
+            )
     except ProviderError as exc:
-        return _File(path=path, source=source, slug=stem, report=None, damage=str(exc))
-    except ValueError as exc:
-        # of a number that has more digits than Python writes out
-        odd = f"{path}: {exc}"
-        return _File(path=path, source=source, slug=stem, report=None, damage=odd)
-    if report is None:
-        gone = f"{path}: gone while it was read"
-        return _File(path=path, source=source, slug=stem, report=None, damage=gone)
-    if not _SLUG.fullmatch(report.slug):
-        text = f"{path}: slug {report.slug!r} found, the name of a provider wanted"
-        return _File(path=path, source=source, slug=stem, report=None, damage=text)
+        damage = str(exc)
+    if report is None or damage:
+        stem = path.name.removesuffix(".toml")
+        return _File(path=path, source=source, slug=stem, report=None, damage=damage)
     return _File(path=path, source=source, slug=report.slug, report=sound(report))
 
 

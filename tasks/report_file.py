@@ -71,12 +71,14 @@ def read(path: str | Path, kept: "Readings | None" = None) -> Report | None:
     kept = readings.Readings() if kept is None else kept
     try:
         tables = kept.of(str(path), "report", _tables)
+        # of a number that has more digits than Python writes out: ValueError
+        slug = str(tables.get("slug"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as exc:
         raise _unreadable(Path(path), str(exc)) from None
     return Report(
-        slug=str(tables.get("slug")),
+        slug=slug,
         path=path if isinstance(path, Path) else None,
         **{n: tables[n] for n in TABLES},
     )

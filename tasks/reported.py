@@ -90,10 +90,8 @@ def _here(slug: str, provider: "ProviderManifest | ManifestError") -> Entry:
     blank = Entry(slug=provider.slug, machine=None, state="missing", provider=provider)
     try:
         report = measured.read(path)
-    except (ProviderError, ValueError) as exc:
-        # the latter of a number that has more digits than Python writes out
-        told = str(exc) if isinstance(exc, ProviderError) else f"{path}: {exc}"
-        blank = replace(blank, state="stale", differs=(told,))
+    except ProviderError as exc:
+        blank = replace(blank, state="stale", differs=(str(exc),))
         report = None
     accepted, damaged = ladder.found(path)
     kept, torn = history.read(path)
