@@ -416,6 +416,44 @@ def test_a_worker_outlives_the_call_is_listed_and_stopped(held: Path) -> None:
     assert ask("stop", "alpha") == {"stopped": []}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("alpha", None), ("./manifests/alpha/", "slug = 1")]
+)
+def test_a_worker_is_stopped_by_its_name_also_without_a_readable_manifest(
+    held: Path, name: str, text: str | None
+) -> None:
+    file = held / "manifests/alpha/provider.toml"
+    whole = file.read_text()
+    assert tu("remote", "call", "alpha", '{"text": "hi"}', cwd=held).returncode == 0
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+
+    stopped = tu("remote", "stop", name, "--json", cwd=held)
+    again = tu("remote", "stop", name, cwd=held)
+    file.write_text(whole)
+
+    assert (stopped.returncode, again.returncode) == (0, 3)
+    assert len(json.loads(stopped.stdout)["stopped"]) == 1
+
+
+def test_who_wants_nothing_started_is_refused_by_a_worker_of_other_inputs(
+    held: Path,
+) -> None:
+    words = ("remote", "call", "alpha", '{"text": "hi"}')
+    assert tu(*words, cwd=held).returncode == 0
+    with (held / "manifests/alpha/worker.py").open("a") as file:
+        file.write("# another\n")
+
+    refused = tu(*words, "--no-start", "--json", cwd=held)
+
+    assert (refused.returncode, json.loads(refused.stdout)["reason"]) == (
+        1,
+        "stale_worker",
+    )
+    assert json.loads(tu(*words, "--json", cwd=held).stdout)["nth"] == 1
+
+
 def test_a_holder_above_its_budget_is_named_by_ps_and_room(
     held: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

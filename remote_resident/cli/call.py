@@ -85,7 +85,7 @@ def _reply(
     start_command.refuse_bad_request(provider, payload, [worker.socket_path.parent])
     limit_s = payload.get("deadline") if asked.timeout is None else asked.timeout
     if asked.no_start:
-        _refuse_absent(worker)
+        _refuse_absent(worker, provider)
     elif asked.make_room:
         began = time.monotonic()
         worker.ensure_started(make_room=True, deadline_s=limit_s)
@@ -95,13 +95,24 @@ def _reply(
     return dict(worker.request(payload, deadline_s=limit_s))
 
 
-def _refuse_absent(worker: Any) -> None:
+def _refuse_absent(worker: Any, provider: "ProviderManifest") -> None:
+    """Refuse where only a start would bring an answer."""
+    from remote_resident.supervisor import inputs_digest
+
     try:
-        worker.ping()
+        found = worker.ping()
     except WorkerRequestError as exc:
         # busy and unconfirmed is there
         if exc.reason == "not_running":
             raise
+        return
+    if found.get("inputs") != inputs_digest(provider):
+        raise WorkerRequestError(
+            f"{provider.slug}: the worker {found.get('pid')} was started from other "
+            "inputs than there are now, and none is to be started",
+            reason="stale_worker",
+            next=f"tu remote restart {provider.named}",
+        )
 
 
 def object_of(request: str) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """`tu remote stop`: end a provider's worker, or all of this user's."""
 
 import os
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from remote_resident.cli import tree
 from remote_resident.cli.answer import Answer, Asked
-from remote_resident.errors import UsageError
+from remote_resident.errors import ProviderError, UsageError
+
+if TYPE_CHECKING:
+    from remote_resident.admission import Holder
 
 
 def arguments(parser: Any) -> None:
@@ -36,7 +40,15 @@ def _one(asked: Asked) -> list[int]:
     from remote_resident import manifest
     from remote_resident.supervisor import ResidentWorker
 
-    provider = manifest.find(tree.data(asked), asked.slug)
+    root = tree.data(asked)
+    try:
+        provider = manifest.find(root, asked.slug)
+    except ProviderError:
+        # its manifest may have gone, or been broken, since it was started
+        found = [holder for holder in _mine() if _is_called(holder, root, asked.slug)]
+        if not found:
+            raise
+        return _ended(found)
     if provider.runtime_mode == "jobs":
         from remote_resident.jobs.starting import starter_of
 
@@ -46,9 +58,29 @@ def _one(asked: Asked) -> list[int]:
 
 def _all() -> list[int]:
     """End what this user's workers of any tree are; services are their daemon's."""
-    from remote_resident import machine, room
+    return _ended(_mine())
 
-    mine = [h for h in machine.holdings() if h.uid == os.geteuid() and h.instance]
-    for holder in mine:
+
+def _mine() -> list["Holder"]:
+    from remote_resident import machine
+
+    return [h for h in machine.holdings() if h.uid == os.geteuid() and h.instance]
+
+
+def _ended(holders: list["Holder"]) -> list[int]:
+    from remote_resident import room
+
+    for holder in holders:
         room.end(holder)
-    return sorted(pid for holder in mine for pid in holder.pids)
+    return sorted(pid for holder in holders for pid in holder.pids)
+
+
+def _is_called(holder: "Holder", root: Path, name: str) -> bool:
+    """Say whether a name, a slug of the tree or a path, is that of a holder."""
+    folder = Path(name) if "/" in name else root / "manifests" / name
+    folder = Path(os.path.realpath(folder))
+    trees = [folder]
+    if folder.parent.name == "manifests":
+        trees.append(folder.parent.parent)
+    here = holder.tree and Path(os.path.realpath(holder.tree))
+    return holder.slug == folder.name and here in trees
