@@ -179,12 +179,7 @@ class Stage(Trial):
     def _look_at(self, what: str, given: Answer, plain: bool) -> None:
         provider, slug = self.provider, self.provider.slug
         expects = provider.smoke_expect if plain and provider.smoke_request else ()
-        found = [
-            *answer.missing_keys(slug, provider.output_keys, given.reply),
-            *answer.missing_outputs(slug, provider.outputs, given),
-            *answer.unmet(slug, expects, given.reply),
-        ]
-        for problem in found:
+        for problem in answer.wrong(provider, expects, given):
             said = problem.text.removeprefix(f"{slug}: ")
             self.wrong(problem.reason, f"{what} request: {said}", problem.name)
 

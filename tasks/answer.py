@@ -5,14 +5,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote_resident.errors import Problem
 
 if TYPE_CHECKING:
-    from remote_resident.manifest import Expect
+    from remote_resident.manifest import Expect, ProviderManifest
 
 MIB = 2**20
 WARM_UP = 2
@@ -48,6 +48,27 @@ class Answer:
     files: Mapping[str, OutputFile] = field(default_factory=dict)
     """By the name relative to `output_dir`."""
     seconds: float | None = None
+
+
+def wrong(
+    provider: "ProviderManifest", expects: Sequence["Expect"], given: Answer
+) -> list[Problem]:
+    """List what is wrong with an answer: its keys, its files, and what is expected."""
+    slug = provider.slug
+    return [
+        *missing_keys(slug, provider.output_keys, given.reply),
+        *missing_outputs(slug, provider.outputs, given),
+        *unmet(slug, expects, given.reply),
+    ]
+
+
+def table(provider: "ProviderManifest", given: Answer) -> dict[str, object]:
+    """Give what a report keeps of an answer: what was expected of it, and its files."""
+    values = looked_at(provider.smoke_expect, given.reply)
+    return {
+        "values": {key: shown(value) for key, value in values.items()},
+        "files": {name: asdict(file) for name, file in given.files.items()},
+    }
 
 
 def lookup(reply: object, key_path: str) -> object:

@@ -180,21 +180,8 @@ def tables(trial: "Trial") -> dict[str, dict[str, object]]:
             "ram_budget_gb": provider.host_ram_budget_gb,
             "vram_budget_gb": provider.gpu_vram_budget_gb,
         },
-        "answer": {
-            "values": answered(provider, answers[0]),
-            "files": {
-                name: {"size": file.size, "sha256": file.sha256}
-                for name, file in answers[0].files.items()
-            },
-            "identical": identical,
-        },
+        "answer": {**answer.table(provider, answers[0]), "identical": identical},
     }
-
-
-def answered(provider: "ProviderManifest", given: answer.Answer) -> dict[str, object]:
-    """Give the values that the expectations looked at, as a report keeps them."""
-    values = answer.looked_at(provider.smoke_expect, given.reply)
-    return {key: answer.shown(value) for key, value in values.items()}
 
 
 # -- before ---------------------------------------------------------------------------
@@ -258,11 +245,7 @@ def _wrong_answers(provider: "ProviderManifest", trial: "Trial") -> list[Problem
         given.append(("fresh" if trial.answers else "first", trial.fresh))
     slug = provider.slug
     for name, one in given:
-        found = [
-            *answer.missing_keys(slug, provider.output_keys, one.reply),
-            *answer.missing_outputs(slug, provider.outputs, one),
-            *answer.unmet(slug, provider.smoke_expect, one.reply),
-        ]
+        found = answer.wrong(provider, provider.smoke_expect, one)
         if found:
             return found if name == "first" else [_of(slug, name, p) for p in found]
     return []

@@ -102,11 +102,7 @@ def _wrong(
     if ended.returncode != 0:
         text = f"{slug}: {script}: exit status {ended.returncode} found, 0 wanted"
         return [_problem(provider, "request_failed", text, 0)]
-    return [
-        *answer.missing_keys(slug, provider.output_keys, given.reply),
-        *answer.missing_outputs(slug, provider.outputs, given),
-        *answer.unmet(slug, provider.smoke_expect, given.reply),
-    ]
+    return answer.wrong(provider, provider.smoke_expect, given)
 
 
 def _problem(
@@ -131,16 +127,5 @@ def _tables(
             "ram_budget_gb": provider.host_ram_budget_gb,
             "vram_budget_gb": provider.gpu_vram_budget_gb,
         },
-        "answer": {
-            "values": {
-                key: answer.shown(value)
-                for key, value in answer.looked_at(
-                    provider.smoke_expect, given.reply
-                ).items()
-            },
-            "files": {
-                name: {"size": file.size, "sha256": file.sha256}
-                for name, file in given.files.items()
-            },
-        },
+        "answer": answer.table(provider, given),
     }
