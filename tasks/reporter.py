@@ -65,7 +65,11 @@ class Results:
         code = OUR_ERROR if self.broken else exit_code(results)
         if code == OUR_ERROR:
             return code
-        return USAGE if any(r.step == MANIFEST and not r.ok for r in results) else code
+        misused = any(
+            r.reason == "unknown_name" or (r.step == MANIFEST and not r.ok)
+            for r in results
+        )
+        return USAGE if misused else code
 
 
 class Rows:

@@ -27,6 +27,8 @@ Find = Callable[[Path, str], "ProviderManifest"]
 
 _DECLARED = {"environment": "lock", "kit": "kit", "weights": "weights"}
 """What a step that may be idle looks after."""
+_LOOKS = frozenset({"preflight", "check", "verify", "room", "report"})
+"""Those that never act: whatever they find is found before anything was done."""
 
 
 class StepModule(Protocol):
@@ -177,7 +179,8 @@ def guarded(step: str, call: Callable[[], StepResult]) -> StepResult:
     except ManifestError as exc:
         return unreadable(exc)
     except ProviderError as exc:
-        return failed(step, exc.problems or [exc.as_problem(step)])
+        told = refused if step in _LOOKS else failed
+        return told(step, exc.problems or [exc.as_problem(step)])
     except (Exception, SystemExit) as exc:
         lines = "".join(traceback.format_exception(exc)).splitlines()
         return reporting.internal(step, lines)

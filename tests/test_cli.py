@@ -159,6 +159,16 @@ def test_a_number_without_a_meaning_is_wrong_usage(
     assert f"argument {option}: {number!r} found" in told["error"]
 
 
+@pytest.mark.parametrize("words", [[], ["remote"], ["remote", "job"]])
+def test_a_command_that_is_missing_is_told_with_what_to_type_next(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(words) == 3
+
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"next: {' '.join(['tu', *words])} --help"
+
+
 def test_a_mistake_is_told_to_people_on_stderr_in_two_lines(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -263,6 +263,18 @@ def test_plain_doit_ends_with_3_where_doit_would_take_it_for_success(
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("word", ["check", "setup:capiti", "room:capiti"])
+def test_a_home_that_is_none_is_wrong_usage_and_found_before_anything_is_done(
+    word: str,
+) -> None:
+    shipped = Path(__file__).parents[1]
+
+    ran = doit(shipped, word, TU_REMOTE_HOME="here", TU_REMOTE_ROWS="-")
+
+    assert ran.returncode == 3
+    assert json.loads(ran.stdout)["verdict"] == "refused"
+
+
 def test_a_setup_without_its_steps_asks_each_of_them(tree: Path) -> None:
     finish(tree, "preflight:alpha", "environment:alpha")
 

@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn, TextIO
 
-from remote_resident.cli.answer import Answer, Asked
+from remote_resident.cli.answer import Answer, Asked, failure
 from remote_resident.cli.tables import COMMANDS, GROUPS
-from remote_resident.errors import USAGE, UsageError
+from remote_resident.errors import UsageError
 
 # a module's name becomes one of this package, where it would hide the builtin
 _MODULES = {"list": "listing"}
@@ -199,14 +200,7 @@ def _told(text: str) -> Answer:
 
 
 def _refused_with_help(text: str, path: list[str]) -> Answer:
-    error = "no command found, one wanted"
-    document = {
-        "ok": False,
-        "reason": UsageError.default_reason,
-        "error": error,
-        "problems": [],
-        "next": f"{_full(path)} --help",
-    }
-    return Answer(
-        document=document, notes=f"{text.rstrip()}\n\ntu: {error}", code=USAGE
+    told = failure(
+        UsageError("no command found, one wanted", next=f"{_full(path)} --help")
     )
+    return replace(told, notes=f"{text.rstrip()}\n\n{told.notes}")
