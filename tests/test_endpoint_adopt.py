@@ -25,9 +25,11 @@ from small_endpoint import (
     wait_for,
 )
 
-from remote_resident import processes
-from remote_resident.endpoints import listener
+from remote_resident import processes, room
+from remote_resident.endpoints import listener, notes
+from remote_resident.endpoints.service import Service
 from remote_resident.endpoints.store import Store
+from remote_resident.endpoints.swap import Failure, Phase, State
 from remote_resident.errors import ProviderError
 
 Started = Callable[..., Daemon]
@@ -167,6 +169,33 @@ def test_a_failure_is_sticky_also_for_the_next_daemon(
     assert second.row()["state"] == "stopped"
 
 
+LEFT = Failure(reason="stop_failed", text="a: port still bound", next="kill 1")
+WHY = Failure(reason="start_failed", text="a: start returned 3, 0 wanted")
+FAILED = Phase(state=State.FAILED, failure=WHY)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Phase(state=State.READY), Phase()),
+        (Phase(state=State.STOPPING), Phase()),
+        (Phase(state=State.STOPPING, failure=WHY), FAILED),
+        (Phase(state=State.FAILED, failure=LEFT, left=True), Phase()),
+        (Phase(state=State.FAILED, failure=LEFT, left=True, start=WHY), FAILED),
+        (FAILED, FAILED),
+    ],
+)
+def test_of_an_earlier_boot_nothing_is_left(
+    before: Phase, after: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = registered(one := endpoint())
+    notes.write(store, one.name, before, Service(endpoint=one, instance="1"), 1.0)
+    assert notes.adopted(store, one)[0] == before
+    monkeypatch.setattr(room, "boot_id", lambda: "another")
+
+    assert notes.adopted(store, one) == (after, None)
+
+
 def test_what_other_bytes_started_is_stopped_by_their_own_stop_and_never_used(
     daemon: Started, tmp_path: Path
 ) -> None:
@@ -220,11 +249,14 @@ def test_one_that_only_looks_like_the_service_is_not_adopted(daemon: Started) ->
     }
     argv = [sys.executable, "-I", "-S", str(PROGRAM), str(one.port)]
     with subprocess.Popen(argv, env=env, start_new_session=True) as twin:
-        wait_for(lambda: listener.is_open(one.port or 0))
-        second = daemon()
-        # it is of that start by its marks, and is ended with what is left of it
-        assert second.run("a")[-1]["exit_code"] == 0
-        assert get(one.port) != str(twin.pid)
+        try:
+            wait_for(lambda: listener.is_open(one.port or 0))
+            second = daemon()
+            # it is of that start by its marks, and is ended with what is left of it
+            assert second.run("a")[-1]["exit_code"] == 0
+            assert get(one.port) != str(twin.pid)
+        finally:
+            twin.kill()
 
 
 def test_a_cell_ends_with_its_daemon_also_where_that_was_killed(

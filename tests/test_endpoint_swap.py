@@ -1,5 +1,6 @@
 """The transition table, every state by every event, and schedules at random."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -71,15 +72,17 @@ def test_a_start_that_failed_is_failed_once_it_is_stopped(event: Event) -> None:
 
 
 def test_a_failed_start_whose_stop_fails_too_tells_both_and_holds_the_device() -> None:
-    stopping, _ = move(Phase(state=State.STARTING), Event.START_FAILED, WHY)
-    after, _ = move(stopping, Event.STOP_FAILED, LIE)
+    why, lie = replace(WHY, next="logs a"), replace(LIE, next="kill 1")
+    stopping, _ = move(Phase(state=State.STARTING), Event.START_FAILED, why)
+    after, _ = move(stopping, Event.STOP_FAILED, lie)
 
+    # what is next ends what is left
     assert after.failure == Failure(
-        reason="start_failed", text=f"{WHY.text}; {LIE.text}"
+        reason="start_failed", text=f"{WHY.text}; {LIE.text}", next="kill 1"
     )
     assert after.resident
-    freed, acts = move(after, Event.GONE)
-    assert (freed.state, freed.left, acts) == (State.FAILED, False, ())
+    # and nothing names a process that is gone
+    assert move(after, Event.GONE) == (Phase(state=State.FAILED, failure=why), ())
 
 
 def test_a_stop_that_is_tried_again_forgets_why_it_was_failed() -> None:

@@ -9,7 +9,7 @@ from remote_resident.endpoints.readiness import alive, identify
 from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.service import Service
 from remote_resident.endpoints.store import Store
-from remote_resident.endpoints.swap import Failure, Phase, State
+from remote_resident.endpoints.swap import Event, Failure, Phase, State, move
 from remote_resident.errors import ProviderError
 
 
@@ -28,6 +28,7 @@ def write(
         "left": phase.left,
         "since": since,
         "failure": None if phase.failure is None else asdict(phase.failure),
+        "start": None if phase.start is None else asdict(phase.start),
         "boot_id": room.boot_id(),
     }
     if service is not None:
@@ -69,11 +70,18 @@ def adopted(store: Store, endpoint: Endpoint) -> tuple[Phase, Service | None]:
         service, phase = _read(note)
     except (KeyError, TypeError, ValueError, ProviderError) as exc:
         return _failed(f"{endpoint.name}: a note that cannot be read ({exc})"), None
-    if service is None or note.get("boot_id") != room.boot_id():
-        # of an earlier boot nothing runs
-        kept = phase if phase.failure is not None else Phase()
-        return Phase(state=kept.state, failure=kept.failure), None
+    if note.get("boot_id") != room.boot_id():
+        return _of_earlier_boot(phase), None
+    if service is None:
+        return phase if phase.state is State.FAILED else Phase(), None
     return _now(store, endpoint, phase, service)
+
+
+def _of_earlier_boot(phase: Phase) -> Phase:
+    """Give the phase now that nothing of it runs."""
+    if phase.left or phase.state is State.STOPPING:
+        phase, _ = move(phase, Event.GONE)
+    return phase if phase.state is State.FAILED else Phase()
 
 
 def since(store: Store, name: str, state: State) -> float | None:
@@ -119,11 +127,11 @@ def _same(noted: Listener, found: Listener) -> bool:
 
 
 def _read(note: dict[str, Any]) -> tuple[Service | None, Phase]:
-    said = note.get("failure")
     phase = Phase(
         state=State(note["state"]),
-        failure=None if said is None else Failure(**said),
+        failure=_failure(note.get("failure")),
         left=bool(note.get("left")),
+        start=_failure(note.get("start")),
     )
     if note.get("record") is None:
         return None, phase
@@ -134,6 +142,10 @@ def _read(note: dict[str, Any]) -> tuple[Service | None, Phase]:
         listener=_listener(note.get("listener")),
     )
     return service, phase
+
+
+def _failure(noted: dict[str, Any] | None) -> Failure | None:
+    return None if noted is None else Failure(**noted)
 
 
 def _listener(noted: dict[str, Any] | None) -> Listener | None:

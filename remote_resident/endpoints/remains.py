@@ -82,6 +82,6 @@ def failure(endpoint: Endpoint, said: str, rest: Sequence[Remains]) -> Failure:
     what = ", ".join(one.text for one in rest)
     return Failure(
         reason="stop_failed",
-        text=f"{name}: {said}, {what}; {name} is stopped once nothing of it is left",
+        text=f"{name}: {said}, {what}; {name} holds the device until that is gone",
         next=rest[-1].next,
     )

@@ -79,6 +79,9 @@ class Phase:
     """Why it is failed, or will be once it is stopped; None: it is not."""
     left: bool = False
     """Something of it may still hold the device, so that nothing else is started."""
+    start: Failure | None = None
+    """Why its start had failed, where its stop failed too: all that stays once nothing
+    is left."""
 
     @property
     def resident(self) -> bool:
@@ -153,8 +156,9 @@ def move(
 def _stop_failed(phase: Phase, failure: Failure | None) -> Phase:
     first = phase.failure
     if first is not None and failure is not None:
-        failure = replace(first, text=f"{first.text}; {failure.text}")
-    return Phase(state=State.FAILED, failure=failure or first, left=True)
+        text, then = f"{first.text}; {failure.text}", failure.next or first.next
+        failure = replace(first, text=text, next=then)
+    return Phase(state=State.FAILED, failure=failure or first, left=True, start=first)
 
 
 def _from_failed(
@@ -164,9 +168,8 @@ def _from_failed(
         return phase, entry.acts
     if event is Event.STOP:
         return Phase(state=entry.to), entry.acts
-    start_failed = phase.failure is None or phase.failure.reason != "stop_failed"
-    if event is Event.GONE and start_failed:
-        return replace(phase, left=False), ()
+    if event is Event.GONE and phase.start is not None:
+        return Phase(state=State.FAILED, failure=phase.start), ()
     return Phase(state=entry.to), entry.acts
 
 
