@@ -213,6 +213,10 @@ def test_a_cell_past_its_time_is_ended_and_what_it_printed_is_kept() -> None:
         got.extend(lines)
     assert str(caught.value) == "a-service: cell: no end within 0.5 s, one wanted"
     assert caught.value.reason == "cell_timeout"
+    assert caught.value.next == (
+        "tu remote endpoint run --timeout 5 a-service -- "
+        "sh -c 'echo so far; sleep 1000'"
+    )
     assert processes.members(one.instance) == []
 
 

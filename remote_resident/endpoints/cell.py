@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from typing import Any
 from remote_resident import exec_env, places, processes
 from remote_resident.endpoints.redaction import Redaction
 from remote_resident.errors import ProviderError
+from remote_resident.manifest_rules import LONGEST_S
 
 BASE_URL, KEY = "BASE_URL", "INFER_API_KEY"
 _CODE, _REAPER = (Path(__file__).with_name(f"{one}.py") for one in ("code", "reaper"))
@@ -305,8 +307,13 @@ class Cell:
         return ProviderError(
             f"{self.name}: cell: no end within {self.work.timeout_s!r} s, one wanted",
             reason="cell_timeout",
-            next=f"tu remote endpoint run {self.name} --timeout SECONDS -- CMD",
+            next=None if self.work.argv is None else self._longer(self.work.argv),
         )
+
+    def _longer(self, argv: Sequence[str]) -> str:
+        given_s = min(10 * self.work.timeout_s, LONGEST_S)
+        words = ["tu", "remote", "endpoint", "run", "--timeout", f"{given_s:g}"]
+        return shlex.join([*words, self.name, "--", *argv])
 
 
 class _Stream:

@@ -13,10 +13,10 @@ from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.swap import State
 from remote_resident.endpoints.tickets import Ticket, Word
 from remote_resident.errors import Problem, ProviderError, UsageError, summary
+from remote_resident.manifest_rules import LONGEST_S
 
 TIMEOUT_S = 3600.0
 """How long a cell may take where its caller says nothing."""
-LONGEST_S = 7 * 86400.0
 _FIELDS = frozenset("endpoint argv code timeout_s cwd".split())
 _LOOK_S = 0.2
 
@@ -64,7 +64,7 @@ def _faults(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if cwd is not None and not (isinstance(cwd, str) and cwd.startswith("/")):
         yield "cwd", "an absolute path wanted"
     if not _is_time(body.get("timeout_s")):
-        yield "timeout_s", f"seconds above 0 and up to {LONGEST_S!r} wanted"
+        yield "timeout_s", f"seconds above 0 and at most {LONGEST_S} wanted"
 
 
 def _is_argv(argv: object) -> bool:

@@ -19,7 +19,7 @@ def arguments(parser: Any) -> None:
         "--timeout",
         type=numbers.seconds,
         metavar="S",
-        help="seconds that the command may take",
+        help="seconds that the command may take (3600)",
     )
     parser.add_argument(
         "words",
