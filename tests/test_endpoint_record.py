@@ -1,6 +1,7 @@
 """What a registration may be, what is approved of it, and how it is kept."""
 
 import json
+import os
 import stat
 import threading
 from pathlib import Path
@@ -369,6 +370,21 @@ def test_damaged_settings_are_no_disconnection(store: Store, content: bytes) -> 
 
     with pytest.raises(ProviderError, match=r"settings\.json"):
         store.settings()
+
+
+@pytest.mark.parametrize("kind", ["registrations", "approvals", "notes"])
+def test_what_is_no_plain_file_is_damaged_and_never_waited_for(
+    store: Store, kind: str
+) -> None:
+    put(store, LOCAL)
+    path = store.root / kind / "tiny-service.json"
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+    with pytest.raises(ProviderError) as caught:
+        (store.note if kind == "notes" else store.registration)("tiny-service")
+    assert str(caught.value).startswith(f"{path}: no plain file found")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "", "a\0b"])
