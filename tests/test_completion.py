@@ -73,7 +73,9 @@ def test_a_shell_that_read_its_script_completes_what_is_typed(
     assert "tu" in script
     if shell != "bash" or shutil.which("bash") is None:
         return
-    tu = Path(sys.executable).with_name("tu")
+    tu = tree.parent / "tu"
+    tu.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m remote_resident "$@"\n')
+    tu.chmod(0o755)
     asked = f'COMP_WORDS=("{tu}" remote setup al); COMP_CWORD=3; _tu "{tu}" al setup'
     found = subprocess.run(
         ["bash", "-c", f'{script}\n{asked}\nprintf "%s" "${{COMPREPLY[*]}}"'],
