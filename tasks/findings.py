@@ -114,7 +114,11 @@ def _whole(
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:
-    return list(dict.fromkeys(problems)) if problems else problems
+    """Give each once: a lock is read for what is declared and for what is installed."""
+    said: dict[tuple[str, str], Problem] = {}
+    for problem in problems:
+        said.setdefault((problem.reason, problem.text), problem)
+    return list(said.values())
 
 
 # -- what is declared

@@ -355,6 +355,13 @@ def test_a_provider_that_was_wrong_is_looked_at_again(set_up: Path) -> None:
     assert reasons(set_up) == []
 
 
+def test_a_broken_lock_of_what_was_set_up_is_named_once(set_up: Path) -> None:
+    lock = set_up / "locks/m.lock"
+    lock.write_text(lock.read_text() + "b>=1\n")
+
+    assert reasons(set_up).count("lock_invalid") == 1
+
+
 def test_a_report_that_contradicts_a_claim_is_said(set_up: Path) -> None:
     path = measured.report_path(provider(set_up))
     path.write_text(
