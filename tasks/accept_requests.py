@@ -142,6 +142,7 @@ def _no_request(provider: "ProviderManifest", size: int, ended: "Ended") -> Prob
         path=str(provider.path),
         name="accept.script",
         wanted=size,
+        next=f"doit accept:{provider.slug}",
     )
 
 

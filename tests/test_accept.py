@@ -347,6 +347,7 @@ def test_a_script_that_prints_no_request_is_refused_before_anything_starts(
         "request_failed: tiny: accept.script: asks.py 1: exit status 1 found, one "
         "request as a JSON object wanted, its last lines:\n    no 1"
     )
+    assert result.lines[-1] == "next: doit accept:tiny"
     assert not report(tiny).exists()
     assert_nothing_left(tiny)
 
