@@ -2,17 +2,34 @@
 
 import os
 import posixpath
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import interpreters, links, places, readings
+from remote_resident import interpreters, places, readings
 from remote_resident.errors import ManifestError, Problem, UsageError
-from remote_resident.manifest_parts import Expect, LadderStep, WeightFile, made
-from remote_resident.manifest_path import FILE, File, file_inside, leads_out
+from remote_resident.manifest_parts import (
+    Expect,
+    LadderStep,
+    WeightFile,
+    made,
+    plain,
+    unplain,
+)
+from remote_resident.manifest_path import (
+    FILE,
+    VARIABLE,
+    File,
+    below,
+    expanded,
+    file_at,
+    file_inside,
+    nearest,
+    slugs,
+    variables,
+)
 from remote_resident.readings import Readings
 
 if TYPE_CHECKING:
@@ -32,9 +49,6 @@ __all__ = [
 ]
 
 MAX_BYTES = readings.MAX_BYTES
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-_SHOWN = 12
-"""Names that a refusal lists where none is near to what was typed."""
 _NOT_DIGESTED = frozenset(
     "file folder path directory tree lock_tree known readings description status verified_on "
     "accept_sizes accept_request accept_script accept_timeout_s".split()
@@ -217,7 +231,7 @@ class ProviderManifest:
 
     def python_variable(self) -> str | None:
         """Name the environment variable that holds the interpreter's path, if one does."""
-        found = _VARIABLE.fullmatch(self.env_python or "")
+        found = VARIABLE.fullmatch(self.env_python or "")
         return (found[1] or found[2]) if found else None
 
     def python_executable(self) -> Path | None:
@@ -233,7 +247,7 @@ class ProviderManifest:
         """Give the same as text, for whoever asks it of many providers."""
         if self.env_kind != "venv":
             return None
-        declared = _expanded(self.env_python) if self.env_python else None
+        declared = expanded(self.env_python) if self.env_python else None
         if declared is not None:
             return self.within(declared)
         made = self.made_environment()
@@ -270,7 +284,7 @@ class ProviderManifest:
         named = self.weights_root_env and os.environ.get(self.weights_root_env)
         if named:
             return self.within(named)
-        default = self.weights_root_default and _expanded(self.weights_root_default)
+        default = self.weights_root_default and expanded(self.weights_root_default)
         if not default:
             return None
         if "{env}" in default:
@@ -296,10 +310,10 @@ class ProviderManifest:
         return [
             Wanted(
                 file.name,
-                _below(base, file.name),
+                below(base, file.name),
                 file.size,
                 file.sha256,
-                file.unpacked_dir and _below(base, file.unpacked_dir),
+                file.unpacked_dir and below(base, file.unpacked_dir),
             )
             for file in self.weights_files
         ]
@@ -336,7 +350,7 @@ class ProviderManifest:
 
     def _rootless(self) -> Problem:
         default = self.weights_root_default or ""
-        unset = [name for name in _variables(default) if not os.environ.get(name)]
+        unset = [name for name in variables(default) if not os.environ.get(name)]
         if self.weights_root_env:
             unset.insert(0, self.weights_root_env)
         why = [f"${name} is unset" for name in unset]
@@ -391,7 +405,9 @@ class ProviderManifest:
         for key, path, reason in self._named_files():
             st = file_inside(path, bounds)
             if st is None:
-                problems += self._missing(key, Path(path), reason)
+                from remote_resident.manifest_file import missing
+
+                problems += missing(File(self.file), key, Path(path), bounds, reason)
             else:
                 self.readings.saw(path, st)
         return problems
@@ -412,51 +428,6 @@ class ProviderManifest:
                 f"{self.lock_tree}/kits/{self.kit_name}.toml",
                 "kit_invalid",
             )
-
-    def _missing(self, key: str, path: Path, reason: str) -> Iterator[Problem]:
-        from remote_resident.manifest_file import read_text
-        from remote_resident.manifest_lines import key_lines, line_of
-
-        bounds = (str(self.tree), str(self.lock_tree))
-        leads = [leads_out(str(path), bound) for bound in bounds]
-        real = leads[0]
-        if None not in leads:
-            found = f"{path} leads to {real}, wanted a file inside {self.tree}"
-        elif not path.is_file():
-            found = f"{path}: no such file" if not path.exists() else f"{path}: no file"
-        else:
-            return
-        file = File(str(self.path))
-        line = line_of(tuple(key.split(".")), key_lines(read_text(file)[0]))
-        next_ = f"doit lock:{self.env_lock}" if reason == "lock_missing" else None
-        yield Problem(
-            step="manifest",
-            reason=reason,
-            text=f"{file.shown}:{line}: {key}: {found}",
-            path=str(self.path),
-            line=line,
-            name=key,
-            wanted=str(path),
-            next=next_,
-        )
-
-
-def _variables(text: str) -> list[str]:
-    return [bare or braced for bare, braced in _VARIABLE.findall(text)]
-
-
-def _expanded(text: str) -> str | None:
-    """Put in the values of variables; None where one is unset or empty."""
-    if "$" not in text:
-        return text
-    if not all(os.environ.get(name) for name in _variables(text)):
-        return None
-    return _VARIABLE.sub(lambda found: os.environ[found[1] or found[2]], text)
-
-
-def _below(base: str, name: str) -> str:
-    twisted = "./" in name or "//" in name or name[-1] in "./"
-    return str(Path(base, name)) if twisted else f"{base}/{name}"
 
 
 def load(
@@ -492,9 +463,11 @@ def _declared(file: File, kept: Readings) -> dict[str, Any]:
         values, identity = manifest_file.read(file)
         known: dict[str, Any] = {}
         if kept.path is not None:
-            kept.note(file.path, identity, "manifest", (_plain(values), known))
+            kept.note(
+                file.path, identity, "manifest", (plain(values, _DECLARED), known)
+            )
     else:
-        values, known = _unplain(found[0]), found[1]
+        values, known = unplain(found[0], _DECLARED), found[1]
     if type(values["smoke_request"]) is str:
         from remote_resident import manifest_file
 
@@ -505,15 +478,6 @@ def _declared(file: File, kept: Readings) -> dict[str, Any]:
     return values
 
 
-_MADE = (
-    ("weights_files", WeightFile),
-    ("smoke_expect", Expect),
-    ("gpu_ladder", LadderStep),
-    ("host_ladder", LadderStep),
-)
-"""Attributes that are several of a class of their own."""
-
-
 _PLACED = frozenset("file folder tree lock_tree known readings".split())
 _DECLARED = tuple(
     name for name in ProviderManifest.__annotations__ if name not in _PLACED
@@ -521,46 +485,10 @@ _DECLARED = tuple(
 """What a manifest has from its keys, in the order in which it is kept."""
 
 
-def _plain(values: dict[str, Any]) -> tuple[Any, ...]:
-    """Give the values as marshal can write them: without their names."""
-    several = {
-        name: tuple(tuple(vars(one).items()) for one in values[name])
-        for name, _ in _MADE
-    }
-    return tuple(({**values, **several})[name] for name in _DECLARED)
-
-
-def _unplain(plain: tuple[Any, ...]) -> dict[str, Any]:
-    values = dict(zip(_DECLARED, plain, strict=True))
-    for name, kind in _MADE:
-        if found := values[name]:
-            values[name] = tuple(made(kind, dict(one)) for one in found)
-    return values
-
-
 @lru_cache(maxsize=16)
 def _directory(path: str) -> Path:
     """Make a path once for all the providers of a tree."""
     return Path(path)
-
-
-def slugs(tree: Path) -> list[str]:
-    """List the directories of a tree's manifests that hold a provider.toml, in order."""
-    folder = f"{tree}/manifests"
-    try:
-        with os.scandir(folder) as entries:
-            found = list(entries)
-    except FileNotFoundError:
-        return []
-    except OSError as exc:
-        # not the same as a tree without providers
-        text = f"{folder}: {exc.strerror}, wanted the directory of the providers"
-        raise UsageError(text, reason="unreadable") from None
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False):
-            links.plain(entry.path)
-    names = sorted(entry.name for entry in found)
-    return [name for name in names if os.path.lexists(f"{folder}/{name}/{FILE}")]
 
 
 def catalog(tree: Path | str) -> dict[str, ProviderManifest | ManifestError]:
@@ -585,7 +513,7 @@ def find(tree: Path | str, name: str) -> ProviderManifest:
     inside = tree / "manifests" / name / FILE
     if name and "/" not in name and name not in (".", "..") and os.path.lexists(inside):
         return load(inside, tree)
-    file = _file_at(name)
+    file = file_at(name)
     if name and os.path.isfile(file):  # noqa: PTH113 - pathlib raises on EACCES
         own = File(file).tree
         return load(file, Path(own) if own else tree)
@@ -596,32 +524,6 @@ def find(tree: Path | str, name: str) -> ProviderManifest:
         f"no provider {name!r} among the {len(known)} of {tree}{nearest(name, known)}",
         next="tu remote list",
     )
-
-
-def nearest(name: str, known: Sequence[str], before: str = "") -> str:
-    """Say what is near to a name that is none of those known; what there is, if nothing.
-
-    `before` stands before each.
-    """
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, known, 3, 0.5)
-    shown = ", ".join(f"{before}{one}" for one in close or known[:_SHOWN])
-    if close or not known:
-        return f"; near: {shown}" if close else ""
-    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return f"; near: none, there are {shown}{more}"
-
-
-def slug_at(name: str) -> str:
-    """Give the slug that a path names, whether or not a provider is there."""
-    return File(_file_at(name)).slug
-
-
-def _file_at(name: str) -> str:
-    """Give the file that a path names: itself, or the one in the directory."""
-    folder = Path(name).parent if Path(name).name == FILE else Path(name)
-    return os.path.abspath(folder / FILE)  # noqa: PTH100
 
 
 def effective_digest(manifest: ProviderManifest) -> str:

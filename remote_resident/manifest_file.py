@@ -8,6 +8,7 @@ import posixpath
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from remote_resident import readings
@@ -163,6 +164,32 @@ def _request_faults(values: dict[str, Any], file: File) -> Iterator[Fault]:
                 yield Fault(key + fault.path, f"{path}: {fault.text}")
             return
         yield from asked(values)
+
+
+def missing(
+    file: File, key: str, path: Path, bounds: tuple[str, ...], reason: str
+) -> Iterator[Problem]:
+    """Say what is wrong with what `key` names; nothing for a file inside of `bounds`."""
+    leads = [leads_out(str(path), bound) for bound in bounds]
+    real = leads[0]
+    if None not in leads:
+        found = f"{path} leads to {real}, wanted a file inside {bounds[0]}"
+    elif not path.is_file():
+        found = f"{path}: no such file" if not path.exists() else f"{path}: no file"
+    else:
+        return
+    line = line_of(tuple(key.split(".")), key_lines(read_text(file)[0]))
+    next_ = f"doit lock:{path.stem}" if reason == "lock_missing" else None
+    yield Problem(
+        step="manifest",
+        reason=reason,
+        text=f"{file.shown}:{line}: {key}: {found}",
+        path=file.path,
+        line=line,
+        name=key,
+        wanted=str(path),
+        next=next_,
+    )
 
 
 def _refuse(file: File, text: str, faults: list[Fault]) -> NoReturn:

@@ -1,5 +1,6 @@
-"""What a manifest has several of: weights, measured peaks, expectations."""
+"""What a manifest has several of: weights, peaks, expectations; and how it is kept."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -52,3 +53,30 @@ def made(cls: type[T], values: dict[str, Any]) -> T:
     instance = object.__new__(cls)
     object.__setattr__(instance, "__dict__", values)
     return instance
+
+
+_MADE = (
+    ("weights_files", WeightFile),
+    ("smoke_expect", Expect),
+    ("gpu_ladder", LadderStep),
+    ("host_ladder", LadderStep),
+)
+"""Attributes that are several of a class of their own."""
+
+
+def plain(values: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """Give the values as marshal can write them: without their names."""
+    several = {
+        name: tuple(tuple(vars(one).items()) for one in values[name])
+        for name, _ in _MADE
+    }
+    return tuple(({**values, **several})[name] for name in names)
+
+
+def unplain(kept: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
+    """Give the values again, by name."""
+    values = dict(zip(names, kept, strict=True))
+    for name, kind in _MADE:
+        if found := values[name]:
+            values[name] = tuple(made(kind, dict(one)) for one in found)
+    return values

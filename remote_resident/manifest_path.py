@@ -1,16 +1,22 @@
-"""Where a provider.toml stands, and whether what it names stays there.
+"""Where a provider.toml stands, which there are, and whether what it names stays there.
 
 Strings throughout: paths are slow to make, and a check makes them by the thousand.
 """
 
 import os
 import posixpath
+import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from remote_resident.links import real_directory
+from remote_resident.errors import UsageError
+from remote_resident.links import plain, real_directory
 
 FILE = "provider.toml"
+VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_SHOWN = 12
+"""Names that a refusal lists where none is near to what was typed."""
 
 
 class File:
@@ -66,3 +72,68 @@ def file_inside(path: str, bounds: Iterable[str]) -> os.stat_result | None:
         return None
     below = (is_inside(real, real_directory(bound.rstrip("/"))) for bound in bounds)
     return st if any(below) else None
+
+
+def variables(text: str) -> list[str]:
+    """Name the environment variables that a value is put together from."""
+    return [bare or braced for bare, braced in VARIABLE.findall(text)]
+
+
+def expanded(text: str) -> str | None:
+    """Put in the values of variables; None where one is unset or empty."""
+    if "$" not in text:
+        return text
+    if not all(os.environ.get(name) for name in variables(text)):
+        return None
+    return VARIABLE.sub(lambda found: os.environ[found[1] or found[2]], text)
+
+
+def below(base: str, name: str) -> str:
+    """Give the path of a file below a directory, as text."""
+    twisted = "./" in name or "//" in name or name[-1] in "./"
+    return str(Path(base, name)) if twisted else f"{base}/{name}"
+
+
+def slugs(tree: Path) -> list[str]:
+    """List the directories of a tree's manifests that hold a provider.toml, in order."""
+    folder = f"{tree}/manifests"
+    try:
+        with os.scandir(folder) as entries:
+            found = list(entries)
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        # not the same as a tree without providers
+        text = f"{folder}: {exc.strerror}, wanted the directory of the providers"
+        raise UsageError(text, reason="unreadable") from None
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            plain(entry.path)
+    names = sorted(entry.name for entry in found)
+    return [name for name in names if os.path.lexists(f"{folder}/{name}/{FILE}")]
+
+
+def nearest(name: str, known: Sequence[str], before: str = "") -> str:
+    """Say what is near to a name that is none of those known; what there is, if nothing.
+
+    `before` stands before each.
+    """
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, 3, 0.5)
+    shown = ", ".join(f"{before}{one}" for one in close or known[:_SHOWN])
+    if close or not known:
+        return f"; near: {shown}" if close else ""
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return f"; near: none, there are {shown}{more}"
+
+
+def slug_at(name: str) -> str:
+    """Give the slug that a path names, whether or not a provider is there."""
+    return File(file_at(name)).slug
+
+
+def file_at(name: str) -> str:
+    """Give the file that a path names: itself, or the one in the directory."""
+    folder = Path(name).parent if Path(name).name == FILE else Path(name)
+    return os.path.abspath(folder / FILE)  # noqa: PTH100

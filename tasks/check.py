@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import links, manifest
+from remote_resident import links, manifest, manifest_path
 from remote_resident.errors import OK, REFUSED
 from tasks import findings
 from tasks.findings import ProviderCheck
@@ -36,7 +36,7 @@ def check(
     """
     named = _named(tree, names)
     links.forget()
-    everyone = {slug: _load(tree, slug) for slug in manifest.slugs(tree)} | named
+    everyone = {slug: _load(tree, slug) for slug in manifest_path.slugs(tree)} | named
     claims = _claims(everyone)
     looking = {"machine": machine, "deep": deep}
     return [
@@ -64,7 +64,7 @@ def verify(
     progress: findings.Progress | None = None,
 ) -> list[ProviderCheck]:
     """Read every weight of the named providers in full, whatever the memo says."""
-    named = _named(tree, names if names is not None else manifest.slugs(tree))
+    named = _named(tree, names if names is not None else manifest_path.slugs(tree))
     return [
         findings.guarded(slug, partial(findings.weights, provider, progress))
         for slug, provider in named.items()
@@ -79,12 +79,12 @@ def exit_code(checks: Iterable[ProviderCheck]) -> int:
 def _named(tree: Path, names: Sequence[str] | None) -> "Loaded":
     """Load what is named, by slug or path, in order."""
     loaded: Loaded = {}
-    known = manifest.slugs(tree) if names else []
+    known = manifest_path.slugs(tree) if names else []
     for name in names or ():
         if name in known:
             loaded[name] = _load(tree, name)
             continue
-        slug = manifest.slug_at(name)
+        slug = manifest_path.slug_at(name)
         try:
             loaded[slug] = manifest.find(tree, name)
         except manifest.ManifestError as error:

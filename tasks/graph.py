@@ -20,7 +20,7 @@ from remote_resident import places
 from remote_resident.cli import signals
 from remote_resident.cli.answer import open_streams
 from remote_resident.errors import USAGE, ManifestError, UsageError
-from remote_resident.manifest import slugs as manifest_slugs
+from remote_resident.manifest_path import slugs as manifest_slugs
 from tasks import commands
 from tasks import selection as selecting
 from tasks.reporter import MANIFEST, Node, Reporter, Results, Rows, streams

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_resident.errors import UsageError
-from remote_resident.manifest import nearest, slugs
+from remote_resident.manifest_path import nearest, slugs
 from tasks.step import STEPS
 
 WHOLE = ""

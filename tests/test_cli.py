@@ -720,7 +720,7 @@ def test_our_own_error_ends_with_2_its_traceback_and_what_to_report(
     def broken(tree: Path) -> list[str]:
         raise LookupError("torn")
 
-    monkeypatch.setattr("remote_resident.manifest.slugs", broken)
+    monkeypatch.setattr("remote_resident.manifest_path.slugs", broken)
 
     code = main(["remote", "list", "--json", "--tree", str(tree)])
 
@@ -759,7 +759,7 @@ def test_a_printing_library_does_not_spoil_the_document(
         print("noise")
         return []
 
-    monkeypatch.setattr("remote_resident.manifest.slugs", prints)
+    monkeypatch.setattr("remote_resident.manifest_path.slugs", prints)
 
     assert document(capsys, "--tree", str(tree), "remote", "list") == (
         0,

@@ -39,6 +39,6 @@ def _names(action: argparse.Action, named_tree: str | None) -> Iterator[str]:
         return
     yield from action.choices or []
     if "SLUG" in str(action.metavar):
-        from remote_resident import manifest, places
+        from remote_resident import manifest_path, places
 
-        yield from manifest.slugs(places.find_tree(named_tree))
+        yield from manifest_path.slugs(places.find_tree(named_tree))

@@ -14,22 +14,22 @@ def arguments(parser: Any) -> None:
 
 def run(asked: Asked) -> Answer:
     """List them, a broken one too; what is claimed and what was measured apart."""
-    from remote_resident import manifest
+    from remote_resident import manifest_path
 
     root = tree.data(asked)
-    names = tree.existing(root, asked.slugs) or manifest.slugs(root)
+    names = tree.existing(root, asked.slugs) or manifest_path.slugs(root)
     rows = [_row(root, name) for name in names]
     return Answer(document={"providers": rows}, text=_text(rows) or f"none in {root}")
 
 
 def _row(root: Path, name: str) -> dict[str, object]:
-    from remote_resident import manifest, places
+    from remote_resident import manifest, manifest_path, places
 
     try:
         provider = manifest.find(root, name)
     except manifest.ManifestError:
         unknown = dict.fromkeys(("description", "mode", "status", "gpu_policy"))
-        slug = manifest.slug_at(name)
+        slug = manifest_path.slug_at(name)
         measured = places.has_report(slug, root)
         return {"slug": slug, **unknown, "set_up": measured, "ok": False}
     return {

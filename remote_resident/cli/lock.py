@@ -14,7 +14,7 @@ def arguments(parser: Any) -> None:
 
 def run(asked: Asked) -> Answer:
     """Resolve it, showing what the resolver says."""
-    from remote_resident.manifest import nearest
+    from remote_resident.manifest_path import nearest
 
     root = tree.data(asked)
     known = tree.code("selection").lock_names(root)

@@ -47,9 +47,9 @@ def run(asked: Asked) -> Answer:
 
 
 def _wanted(asked: Asked, root: Path) -> list[str]:
-    from remote_resident import manifest
+    from remote_resident import manifest_path
 
-    known = manifest.slugs(root)
+    known = manifest_path.slugs(root)
     if asked.all and not asked.slugs:
         if not known:
             raise UsageError(f"{root}: no provider in its manifests/, one wanted")
