@@ -804,6 +804,29 @@ def test_a_log_is_followed_until_a_signal(tree: Path) -> None:
     assert (process.returncode, err) == (130, "tu: cut by SIGINT\n")
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["left", "full"])
+def test_a_log_is_followed_while_somebody_takes_it(tree: Path, full: bool) -> None:
+    log = places.log_path("alpha", tree)
+    places.ensure(log.parent)
+    log.write_text("one\n")
+    read, write = os.pipe()
+    os.close(read)
+    out = os.open("/dev/full", os.O_WRONLY) if full else write
+    followed = subprocess.run(
+        [*TU, "remote", "logs", "alpha", "--follow"],
+        cwd=tree,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    for end in {out, write}:
+        os.close(end)
+
+    lost = "standard output: No space left on device: what follows is lost\n"
+    assert (followed.returncode, followed.stderr) == ((1, lost) if full else (0, ""))
+
+
 @pytest.mark.parametrize(
     ("encoding", "closed", "message"),
     [

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -158,6 +159,38 @@ def test_the_python_of_the_page_runs_a_job(
     exec(code, {})
 
     assert "'status': 'completed'" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("full", "code"), [("stdout", 1), ("stderr", 0)], ids=["results", "progress"]
+)
+def test_a_full_disk_under_the_output_ends_no_watch(
+    site: Site, full: str, code: int
+) -> None:
+    with Path("/dev/full").open("wb") as nowhere:
+        process = site.start("job", "run", "tiny", "--json", **{full: nowhere})
+        out, said = process.communicate(timeout=WAIT_S)
+
+    assert process.returncode == code
+    if full == "stdout":
+        lost = "standard output: No space left on device: what follows is lost"
+        assert said.splitlines() == [lost]
+    else:
+        assert lines(out)[-1]["status"] == "completed"
+
+
+def test_a_daemon_whose_ready_line_finds_a_full_disk_serves(own: Site) -> None:
+    with Path("/dev/full").open("wb") as nowhere:
+        daemon = own.start("daemon", "--json", stdout=nowhere)
+        assert daemon.stderr is not None
+        accepts, lost = daemon.stderr.readline(), daemon.stderr.readline()
+        ran = own.tu("job", "run", "tiny")
+        daemon.terminate()
+        _, said = daemon.communicate(timeout=WAIT_S)
+
+    assert f"pid {daemon.pid} accepts on" in accepts
+    assert "No space left on device" in lost
+    assert (ran.returncode, said) == (0, "")
 
 
 def in_turn(said: str) -> list[str]:
@@ -509,7 +542,8 @@ def test_a_killed_daemon_costs_no_job(own: Site) -> None:
 
     assert process.returncode == 1
     assert "the job runs on" in said
-    assert "next: tu remote job attach one" in said
+    tree = shlex.quote(str(own.tree))
+    assert f"next: tu remote --tree {tree} job attach one" in said
     assert attached.returncode == 0
     assert lines(out)[-1] == {
         "event": "done",

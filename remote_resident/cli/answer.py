@@ -121,14 +121,14 @@ def emit(answer: Answer, *, as_json: bool, stdout: TextIO) -> int:
     what a model or another user wrote, and steers no terminal.
     """
     if answer.notes:
-        _write(sys.stderr, escaped(answer.notes))
+        write_line(sys.stderr, escaped(answer.notes))
     text = escaped(answer.text) if stdout.isatty() else answer.text
     if as_json:
         import json
 
         text = json.dumps(answer.document, default=str)
     if text:
-        _write(stdout, text)
+        write_line(stdout, text)
     return answer.code or lost()
 
 
@@ -142,7 +142,7 @@ class _Lost:
     """Something of this command line's results, said since the streams were opened."""
 
 
-def _write(stream: TextIO, text: str) -> None:
+def write_line(stream: TextIO, text: str) -> None:
     """Write a line; that it could not be written is said."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
@@ -168,7 +168,7 @@ def unwritable(stream: TextIO, exc: OSError) -> None:
     silence(stream)
     if stream is not sys.stderr:
         _Lost.results = True
-        _write(sys.stderr, f"standard output: {exc.strerror}: what follows is lost")
+        write_line(sys.stderr, f"standard output: {exc.strerror}: what follows is lost")
 
 
 def silence(stream: TextIO) -> None:

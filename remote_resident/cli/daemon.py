@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from remote_resident.cli.answer import Answer, Asked
+from remote_resident.cli.answer import Answer, Asked, write_line
 from remote_resident.errors import ProviderError
 
 _END_S = 600.0
@@ -28,10 +28,10 @@ def run(asked: Asked) -> Answer:
 
     def ready() -> None:
         if not asked.quiet:
-            print(f"pid {os.getpid()} accepts on {places.socket}", file=sys.stderr)
+            write_line(sys.stderr, f"pid {os.getpid()} accepts on {places.socket}")
         if asked.json:
             document = {"ready": True, "pid": os.getpid(), "socket": str(places.socket)}
-            print(json.dumps(document), file=asked.stdout, flush=True)
+            write_line(asked.stdout, json.dumps(document))
 
     try:
         code = serve(asked, ready)

@@ -3,11 +3,12 @@
 import json
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from remote_resident.cli import numbers, tree
-from remote_resident.cli.answer import Answer, Asked
+from remote_resident.cli.answer import Answer, Asked, silence, unwritable
 from remote_resident.errors import ProviderError
 from remote_resident.printable import escaped
 
@@ -42,8 +43,14 @@ def run(asked: Asked) -> Answer:
     with log:
         lines = [line.rstrip("\n") for line in deque(log, asked.lines)]
         if asked.follow:
-            _follow(asked, path, log, lines)
+            with suppress(_Unread):
+                _follow(asked, path, log, lines)
+            return Answer(document={})
     return Answer(document={"log": str(path), "lines": lines}, text="\n".join(lines))
+
+
+class _Unread(Exception):
+    """Nobody takes what is shown: the reader has left, or its disk is full."""
 
 
 def _follow(asked: Asked, path: Path, log: TextIO, lines: list[str]) -> None:
@@ -66,8 +73,14 @@ def _follow(asked: Asked, path: Path, log: TextIO, lines: list[str]) -> None:
 def _show(asked: Asked, line: str) -> None:
     # a stream: one document a line
     text = json.dumps({"line": line}) if asked.json else _shown(asked, line)
-    print(text, file=asked.stdout)
-    asked.stdout.flush()
+    try:
+        print(text, file=asked.stdout, flush=True)
+    except BrokenPipeError:
+        silence(asked.stdout)
+        raise _Unread from None
+    except OSError as exc:
+        unwritable(asked.stdout, exc)
+        raise _Unread from None
 
 
 def _shown(asked: Asked, line: str) -> str:

@@ -7,9 +7,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from remote_resident.cli.answer import Answer, Asked, silence
+from remote_resident.cli.answer import Answer, Asked, silence, unwritable
 from remote_resident.cli.signals import Cut
 from remote_resident.errors import OK, REFUSED, ProviderError
 from remote_resident.printable import plain
@@ -194,7 +194,7 @@ class View:
     def show(self, event: "Event") -> None:
         """Show one event that is not the last."""
         if self.asked.json:
-            print(json.dumps(event), file=self.asked.stdout, flush=True)
+            _tell(self.asked.stdout, json.dumps(event))
             return
         name = str(event.get("event"))
         if event.get("dropped"):
@@ -210,7 +210,7 @@ class View:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         elif not self.asked.quiet or text.startswith("cancelling"):
-            print(text, file=sys.stderr, flush=True)
+            _tell(sys.stderr, text)
 
     def _queued(self, event: "Event") -> str:
         wait = event.get("expected_wait_s")
@@ -261,6 +261,16 @@ class View:
 
     def _other(self, event: "Event") -> str:
         return plain(json.dumps(event))
+
+
+def _tell(stream: TextIO, line: str) -> None:
+    """Write a line at once; a full disk is said, and ends no watch."""
+    try:
+        print(line, file=stream, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        unwritable(stream, exc)
 
 
 def _bar(color: bool) -> "Progress":
