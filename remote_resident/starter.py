@@ -388,7 +388,7 @@ class Starter:
             )
         tail = "".join(f"\n    {line}" for line in self.log.tail(child.log_start))
         text = f"{self.slug}: the worker {said}; log {self.log.path}" + (
-            f", its last lines:{tail}" if tail else ", to which it wrote nothing"
+            f", its last lines:{tail}" if tail else f", {self._silence()}"
         )
         reason = "start_failed" if outcome.kind == "ended" else "start_timeout"
         return _Failed(
@@ -399,6 +399,13 @@ class Starter:
             # ended from outside says nothing of the next start
             counts=outcome.returncode != -signal.SIGTERM,
         )
+
+    def _silence(self) -> str:
+        """Say why there is nothing in the log."""
+        with contextlib.suppress(OSError):
+            if os.statvfs(self.log.path).f_bavail == 0:
+                return "whose disk is full"
+        return "to which it wrote nothing"
 
     def _stopped(self) -> WorkerStartError:
         return WorkerStartError(

@@ -31,6 +31,7 @@ from small_worker import (
 from remote_resident import places, processes, room, start_lock, supervisor
 from remote_resident.admission import Budget, Holder
 from remote_resident.errors import AdmissionRefused, WorkerStartError
+from remote_resident.spawn import Log
 from remote_resident.starter import Stage
 from remote_resident.supervisor import ResidentWorker
 
@@ -121,6 +122,20 @@ def test_a_load_over_its_time_is_named_and_nothing_of_it_is_left(
     assert f'{worker.manifest.resolve("worker.py")}", line' in str(error)
     assert "at most 1.0 wanted" in str(error)
     assert processes.members(str(worker.instance)) == []
+
+
+def test_a_worker_that_cannot_say_why_it_ended_is_told_with_its_full_disk(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make("fails_in_build")
+    monkeypatch.setattr(Log, "tail", lambda *asked: [])
+    silent = str(not_started(worker))
+    none_free = os.statvfs_result((4096, 4096, 16, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: none_free)
+    full = str(not_started(worker))
+
+    assert silent.endswith(f"log {worker.log_path}, to which it wrote nothing")
+    assert full.endswith(f"log {worker.log_path}, whose disk is full")
 
 
 def test_three_failed_starts_refuse_the_next_until_the_inputs_change(
