@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -288,7 +288,12 @@ _CHILDREN: list["subprocess.Popen[bytes]"] = []
 at a later start, and is not collected before, whatever refers to it."""
 
 
-def spawn(
+def _argv_shown(pid: int) -> bytes:
+    """Give a process's argv as the process table shows it; OSError: it is in none."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def spawn(  # noqa: PLR0913  (all by keyword but what every start has)
     argv: Sequence[str],
     env: Mapping[str, str],
     pipes: Pipes,
@@ -296,12 +301,13 @@ def spawn(
     *,
     cwd: Path | None = None,
     standard: Mapping[str, int] | None = None,
+    shown: Callable[[int], bytes] = _argv_shown,
 ) -> Child:
     """Start a child in a session of its own, its output appended to the log.
 
     `cwd` is the directory that it starts in (None: ours); `standard` may name other
-    descriptors for `stdin` and `stdout`. Raises OSError where the program cannot be
-    executed; the pipes are then closed.
+    descriptors for `stdin` and `stdout`; `shown` reads the process table. Raises OSError
+    where the program cannot be executed; the pipes are then closed.
     """
     given = standard or {}
     _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
@@ -322,7 +328,7 @@ def spawn(
         # not reaped by anybody yet: the pid is still this process
         pidfd = os.pidfd_open(process.pid)
         _CHILDREN.append(process)
-        _let_it_be_seen(process.pid, pidfd)
+        _let_it_be_seen(process.pid, pidfd, shown)
     except BaseException:
         pipes.close()
         raise
@@ -330,7 +336,7 @@ def spawn(
     return Child(process=process, pidfd=pidfd, pipes=pipes, log=log, log_start=start)
 
 
-def _let_it_be_seen(pid: int, pidfd: int) -> None:
+def _let_it_be_seen(pid: int, pidfd: int, shown: Callable[[int], bytes]) -> None:
     """Wait until the process table shows a child's argv, or the child has ended.
 
     It is empty for an instant after Popen has returned: who decides on room in it would
@@ -341,7 +347,7 @@ def _let_it_be_seen(pid: int, pidfd: int) -> None:
     ended.register(pidfd, select.POLLIN)
     # another thread may have waited for one that ended: it is in no table then
     with contextlib.suppress(OSError):
-        while not Path(f"/proc/{pid}/cmdline").read_bytes():
+        while not shown(pid):
             if ended.poll(1) or time.monotonic() >= until:
                 return
 
