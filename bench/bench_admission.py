@@ -9,16 +9,15 @@ Usage: python bench/bench_admission.py [--processes N] [--holders N] [--rounds N
 
 import argparse
 import os
-import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from interleaved import medians, met
 
 from remote_resident import manifest, room
 
@@ -71,17 +70,6 @@ def processes(count: int, argv: Sequence[str]) -> Iterator[None]:
             child.communicate()
 
 
-def measure(provider: manifest.ProviderManifest, rounds: int) -> tuple[float, float]:
-    """Give the two medians, seconds, of rounds in which the order is by chance."""
-    times: dict[str, list[float]] = {"base": [], "ours": []}
-    for _ in range(rounds):
-        for name in random.sample(sorted(times), 2):
-            began = time.perf_counter()
-            bare_loop() if name == "base" else room.room_for(provider)
-            times[name].append(time.perf_counter() - began)
-    return statistics.median(times["base"]), statistics.median(times["ours"])
-
-
 def tree(work: Path) -> manifest.ProviderManifest:
     """Make a tree with one provider."""
     folder = work / "manifests" / "echo"
@@ -108,17 +96,12 @@ def main() -> int:
             held = [processes(1, [*worker, f"b-{n}"]) for n in range(asked.holders)]
             for one in held:
                 one.__enter__()
-            base, ours = measure(provider, asked.rounds)
+            cases = {"base": bare_loop, "ours": lambda: room.room_for(provider)}
+            taken = medians(cases, asked.rounds)
             for one in held:
                 one.__exit__(None, None, None)
-    ratio = ours / base
     what = f"admission, {asked.processes} processes / bare loop over argv"
-    above = "" if ratio <= GOAL else "  above"
-    print(
-        f"{what:52} {base * 1e3:7.2f} ms {ours * 1e3:7.2f} ms "
-        f"{ratio:8.4f} {GOAL:8.4f}{above}"
-    )
-    return int(ratio > GOAL)
+    return not met(what, taken["base"], taken["ours"], GOAL)
 
 
 if __name__ == "__main__":

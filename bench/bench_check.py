@@ -12,15 +12,16 @@ Usage: python bench/bench_check.py [--providers N,N] [--rounds N] [--keep]
 import argparse
 import hashlib
 import os
-import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+
+from interleaved import HEAD, medians, met
 
 LONG_AGO = 1_000_000_000
 """Seconds; a modification time that is recorded."""
@@ -180,26 +181,15 @@ def compiled() -> dict[str, str]:
     return env
 
 
-def seconds(argv: Sequence[str], env: Mapping[str, str]) -> float:
-    """Run a command that must succeed; gives its wall time."""
-    began = time.perf_counter()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, env=env)
-    return time.perf_counter() - began
-
-
-def measure(ours: Sequence[str], rounds: int) -> tuple[float, float]:
+def measure(ours: Sequence[str], rounds: int) -> dict[str, float]:
     """Give the medians of the bare interpreter and of ours, seconds, interleaved."""
-    commands = {"base": [sys.executable, "-I", "-S", "-c", "pass"], "ours": [*ours]}
-    env = compiled()
-    times: dict[str, list[float]] = {name: [] for name in commands}
+    run = partial(subprocess.run, check=True, stdout=subprocess.DEVNULL, env=compiled())
     # the second look, after the clock's grain, is the one whose readings are kept
     for _ in range(2):
         time.sleep(2.1)
-        seconds(commands["ours"], env)
-    for _ in range(rounds):
-        for name in random.sample(sorted(commands), 2):
-            times[name].append(seconds(commands[name], env))
-    return statistics.median(times["base"]), statistics.median(times["ours"])
+        run(ours)
+    base = [sys.executable, "-I", "-S", "-c", "pass"]
+    return medians({"base": lambda: run(base), "ours": lambda: run(ours)}, rounds)
 
 
 def main() -> int:
@@ -209,27 +199,23 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--keep", action="store_true", help="keep the tree; print it")
     asked = parser.parse_args()
-    print(f"{'what':44} {'base':>10} {'ours':>10} {'ratio':>8} {'goal':>8}")
-    met = True
+    print(HEAD)
+    well = True
     for count in map(int, asked.providers.split(",")):
         work = Path(tempfile.mkdtemp(prefix="bench-check-"))
         os.environ["TU_REMOTE_HOME"] = str(work / "home")
         try:
             tree = make(work, count)
-            base, ours = measure(
+            taken = measure(
                 [sys.executable, "-c", TU, "remote", "--tree", str(tree), "check"],
                 asked.rounds,
             )
         finally:
             print(work) if asked.keep else shutil.rmtree(work)
         goal = GOALS.get(count, float("inf"))
-        met &= ours / base <= goal
-        print(
-            f"{f'tu remote check, {count} providers / python -I -S':44} "
-            f"{base * 1e3:7.2f} ms {ours * 1e3:7.2f} ms {ours / base:8.4f} {goal:8.4f}"
-            f"{'' if ours / base <= goal else '  above'}"
-        )
-    return not met
+        what = f"tu remote check, {count} providers / python -I -S"
+        well &= met(what, taken["base"], taken["ours"], goal)
+    return not well
 
 
 if __name__ == "__main__":

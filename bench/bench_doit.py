@@ -8,9 +8,7 @@ Usage: python bench/bench_doit.py [--rounds N]
 
 import argparse
 import os
-import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bench_check
+from interleaved import HEAD, medians, met
 
 ROOT = Path(__file__).resolve().parents[1]
 FEW, MANY = 40, 1000
@@ -39,15 +38,13 @@ class Command:
     words: tuple[str, ...]
     home: Path
 
-    def seconds(self) -> float:
-        """Run it; it must succeed. Gives its wall time."""
+    def run(self) -> None:
+        """Run it; it must succeed."""
         env = {**bench_check.compiled(), "TU_REMOTE_HOME": str(self.home)}
         argv = [sys.executable, "-m", "doit", *self.words]
-        began = time.perf_counter()
         subprocess.run(
             argv, check=True, stdout=subprocess.DEVNULL, env=env, cwd=self.tree
         )
-        return time.perf_counter() - began
 
 
 def planted(work: Path, count: int) -> tuple[Path, Path]:
@@ -77,18 +74,14 @@ def commands(work: Path) -> dict[str, Command]:
     }
 
 
-def medians(measured: Mapping[str, Command], rounds: int) -> dict[str, float]:
+def measure(measured: Mapping[str, Command], rounds: int) -> dict[str, float]:
     """Give the median seconds of each, taken interleaved and in shuffled order."""
-    times: dict[str, list[float]] = {name: [] for name in measured}
     for command in measured.values():
         # the second look, after the clock's grain, is the one that is kept
         for _ in range(2):
             time.sleep(2.1)
-            command.seconds()
-    for _ in range(rounds):
-        for name in random.sample(sorted(measured), len(measured)):
-            times[name].append(measured[name].seconds())
-    return {name: statistics.median(taken) for name, taken in times.items()}
+            command.run()
+    return medians({name: one.run for name, one in measured.items()}, rounds)
 
 
 def main() -> int:
@@ -98,23 +91,18 @@ def main() -> int:
     asked = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="bench-doit-"))
     try:
-        found = medians(commands(work), asked.rounds)
+        found = measure(commands(work), asked.rounds)
     finally:
         shutil.rmtree(work)
-    print(f"{'what':52} {'base':>10} {'ours':>10} {'ratio':>8} {'goal':>8}")
-    met = True
+    print(HEAD)
+    well = True
     for what, base, ours, goal in (
         (f"doit check, {FEW} providers / doit list, none", "empty", "check", 1.5),
         (f"doit setup:<slug>, {FEW} providers / doit list, none", "empty", "few", 1.5),
         (f"doit setup:<slug>, {MANY} providers / {FEW}", "few", "many", 1.2),
     ):
-        ratio = found[ours] / found[base]
-        met &= ratio <= goal
-        print(
-            f"{what:52} {found[base] * 1e3:7.2f} ms {found[ours] * 1e3:7.2f} ms "
-            f"{ratio:8.4f} {goal:8.4f}{'' if ratio <= goal else '  above'}"
-        )
-    return not met
+        well &= met(what, found[base], found[ours], goal)
+    return not well
 
 
 if __name__ == "__main__":

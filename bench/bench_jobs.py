@@ -9,15 +9,15 @@ With `--quick` fewer rounds: the rows are then only an indication.
 import contextlib
 import json
 import os
-import random
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from interleaved import medians, show
 
 ROOT = Path(__file__).parents[1]
 WORKER = ROOT / "remote_resident/jobs/worker"
@@ -180,37 +180,6 @@ def resident(pid: int) -> int:
     """Read how many bytes of a process are in memory."""
     pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def medians(
-    cases: dict[str, Callable[[], object]],
-    rounds: int,
-    spent: list[float] | None = None,
-) -> dict[str, float]:
-    """Take every case in shuffled order, round after round; seconds of one call.
-
-    A case that appends to `spent` ends there.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in cases}
-    order = list(cases)
-    for _ in range(rounds):
-        random.shuffle(order)
-        for name in order:
-            ends = [] if spent is None else spent
-            ends.clear()
-            begun = time.perf_counter()
-            cases[name]()
-            end = ends[0] if ends else time.perf_counter()
-            taken[name].append(end - begun)
-    return {name: statistics.median(times) for name, times in taken.items()}
-
-
-def show(what: str, taken: float, base: float, goal: str) -> None:
-    """Print one row: both medians in milliseconds, their ratio, the goal."""
-    print(
-        f"{what:40} {taken * 1e3:10.3f} ms {base * 1e3:10.3f} ms "
-        f"{taken / base:8.2f}  goal {goal}"
-    )
 
 
 @contextlib.contextmanager

@@ -7,13 +7,12 @@ first over the manifests that ship, then for the smallest one.
 """
 
 import argparse
-import random
-import statistics
 import tempfile
-import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from interleaved import medians
 
 from remote_resident import manifest
 
@@ -50,22 +49,12 @@ def row(what: str, paths: Sequence[Path], rounds: int) -> None:
             # what is kept of a file that was read before would be another row
             manifest.load(path, afresh=True)
 
-    base, ours = medians([parse, load], rounds)
+    taken = medians({"base": parse, "ours": load}, rounds)
+    base, ours = taken["base"], taken["ours"]
     print(
         f"{what:<44} base {base * 1e6:9.1f} us   ours {ours * 1e6:9.1f} us   "
         f"ratio {ours / base:5.2f}   goal <= {GOAL}"
     )
-
-
-def medians(works: Sequence[Callable[[], None]], rounds: int) -> list[float]:
-    """Give the median seconds of each work; every round does all, in any order."""
-    seconds: list[list[float]] = [[] for _ in works]
-    for _ in range(rounds):
-        for index in random.sample(range(len(works)), len(works)):
-            began = time.perf_counter()
-            works[index]()
-            seconds[index].append(time.perf_counter() - began)
-    return [statistics.median(times) for times in seconds]
 
 
 if __name__ == "__main__":

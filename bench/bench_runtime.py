@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_socket import SMALL, echoing, medians, show
+from bench_socket import SMALL, echoing
+from interleaved import medians, show
 
 from remote_resident import manifest, places
 from remote_resident.errors import ProviderError
@@ -55,7 +56,7 @@ def small_request(place: Path, quick: bool) -> None:
             rounds=10 if quick else 60,
             calls=100,
         )
-    show("ResidentWorker.request", taken["request"], taken["echo"], 2.4)
+    show("ResidentWorker.request", taken["request"], taken["echo"], "<= 2.4")
 
 
 def start_beside_a_gibibyte(place: Path, quick: bool) -> None:
@@ -79,7 +80,7 @@ def start_beside_a_gibibyte(place: Path, quick: bool) -> None:
         times[name].append(spent[-1] - begun)
         ballast.clear()
     light, heavy = (statistics.median(times[name]) for name in ("light", "heavy"))
-    show("start with 1 GiB in the caller", heavy, light, 1.5)
+    show("start with 1 GiB in the caller", heavy, light, "<= 1.5")
 
 
 def ten_thousand(place: Path, count: int) -> None:

@@ -7,15 +7,15 @@ Each row is the ratio of two medians taken interleaved and shuffled in one run. 
 import contextlib
 import json
 import os
-import random
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+from interleaved import medians, show
 
 from remote_resident.worker_side import protocol
 
@@ -64,8 +64,10 @@ def small_request(place: Path, quick: bool) -> None:
             rounds=10 if quick else 60,
             calls=100,
         )
-    show("request to a held worker, with events", taken["asked"], taken["echo"], 2.4)
-    show("the same without events", taken["silently"], taken["echo"], 2.4)
+    show(
+        "request to a held worker, with events", taken["asked"], taken["echo"], "<= 2.4"
+    )
+    show("the same without events", taken["silently"], taken["echo"], "<= 2.4")
 
 
 def large_reply(place: Path, quick: bool) -> None:
@@ -83,8 +85,8 @@ def large_reply(place: Path, quick: bool) -> None:
             rounds=3 if quick else 7,
         )
     mib = len(protocol.encode_line(reply)) / 2**20
-    show(f"{mib:.1f} MiB reply", taken["large"], taken["json"], 1.3)
-    show(f"t({large >> 20})/t({small >> 20})", taken["large"], taken["small"], 12)
+    show(f"{mib:.1f} MiB reply", taken["large"], taken["json"], "<= 1.3")
+    show(f"t({large >> 20})/t({small >> 20})", taken["large"], taken["small"], "<= 12")
 
 
 def start(place: Path, quick: bool) -> None:
@@ -108,40 +110,7 @@ def start(place: Path, quick: bool) -> None:
         rounds=10 if quick else 40,
         spent=spent,
     )
-    show("start to the first answer", taken["worker"], taken["interpreter"], 2.3)
-
-
-def medians(
-    cases: dict[str, Callable[[], object]],
-    rounds: int,
-    calls: int = 1,
-    spent: list[float] | None = None,
-) -> dict[str, float]:
-    """Take every case in shuffled order, round after round; seconds of one call.
-
-    A case that appends to `spent` ends there: what it cleans up after is not counted.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in cases}
-    order = list(cases)
-    for _ in range(rounds):
-        random.shuffle(order)
-        for name in order:
-            ends = [] if spent is None else spent
-            ends.clear()
-            begun = time.perf_counter()
-            for _ in range(calls):
-                cases[name]()
-            end = ends[0] if ends else time.perf_counter()
-            taken[name].append((end - begun) / calls)
-    return {name: statistics.median(times) for name, times in taken.items()}
-
-
-def show(what: str, taken: float, base: float, goal: float) -> None:
-    """Print one row: both medians in milliseconds, their ratio, the goal."""
-    print(
-        f"{what:40} {taken * 1e3:10.3f} ms {base * 1e3:10.3f} ms "
-        f"{taken / base:8.2f}  goal <= {goal}"
-    )
+    show("start to the first answer", taken["worker"], taken["interpreter"], "<= 2.3")
 
 
 @contextlib.contextmanager
