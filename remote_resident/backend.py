@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import manifest, places
+from remote_resident import file_identity, manifest, places
 from remote_resident.supervisor import ResidentWorker, stop_owned
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 WARM_VARIABLE = "TOOLUNIVERSE_REMOTE_WARM_MODEL"
 
-_Mark = tuple[int, int, int]
-
-_workers: dict[Path, tuple[_Mark | None, ResidentWorker]] = {}
+_workers: dict[Path, tuple[file_identity.Identity | None, ResidentWorker]] = {}
 _guard = threading.Lock()
 
 
@@ -31,7 +29,7 @@ def worker_for(manifest_path: Path | str) -> ResidentWorker:
     the first request does. Raises ManifestError.
     """
     path = Path(os.path.abspath(manifest_path))  # noqa: PTH100 - no symlink followed
-    mark = _mark_of(path)
+    mark = file_identity.now(path)
     with _guard:
         known = _workers.get(path)
         if known is None or known[0] != mark:
@@ -124,14 +122,6 @@ def _directory_of_main() -> Path:
 def _known() -> list[ResidentWorker]:
     with _guard:
         return [worker for _, worker in _workers.values()]
-
-
-def _mark_of(path: Path) -> _Mark | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def _renew() -> None:

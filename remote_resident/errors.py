@@ -1,8 +1,9 @@
 """What can be wrong, as data: problems, the closed list of reasons, the exceptions."""
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 REASONS: frozenset[str] = frozenset(
     # manifest
@@ -124,6 +125,23 @@ class ProviderError(Exception):
         """Give the same as a problem of a step, in its words or in `text`."""
         said = text or str(self)
         return Problem(step=step, reason=self.reason, text=said, next=self.next)
+
+
+def refusal(
+    reason: str,
+    error: str,
+    *,
+    next: str | None = None,
+    problems: Sequence[Mapping[str, object]] = (),
+) -> dict[str, Any]:
+    """Give the JSON shape of a failure, of the command line and of the host daemon."""
+    return {
+        "ok": False,
+        "reason": reason,
+        "error": error,
+        "problems": list(problems),
+        "next": next,
+    }
 
 
 def summary(problems: Sequence[Problem]) -> str:

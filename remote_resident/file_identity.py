@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 Identity = tuple[int, int, int, int]
 """Size in bytes, mtime_ns, ctime_ns, inode: what would change if the file did."""
@@ -13,6 +14,14 @@ SETTLED_NS = 2_000_000_000
 def identity(st: os.stat_result) -> Identity:
     """Give the numbers of a file that was looked at."""
     return (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+
+
+def now(path: Path) -> Identity | None:
+    """Look at a file; None: it cannot be."""
+    try:
+        return identity(path.stat())
+    except OSError:
+        return None
 
 
 def same_content(one: Identity, other: Identity) -> bool:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from remote_resident import exec_env, places
+from remote_resident import exec_env, file_identity, places
 from remote_resident.errors import WorkerRequestError, WorkerStartError
 from remote_resident.kit_launch import Builder, Launch
 from remote_resident.processes import (
@@ -77,7 +77,7 @@ def inputs_digest(manifest: "ProviderManifest") -> str:
 
 def inputs_marks(manifest: "ProviderManifest") -> tuple[object, ...]:
     """Give what changes when a file behind `inputs_digest` may have changed."""
-    return tuple(_mark_of(path) for _, path in _input_files(manifest))
+    return tuple(file_identity.now(path) for _, path in _input_files(manifest))
 
 
 def _input_files(manifest: "ProviderManifest") -> Iterator[tuple[str, Path]]:
@@ -94,14 +94,6 @@ def _bytes_of(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as exc:
         return f"{exc.errno}".encode()
-
-
-def _mark_of(path: Path) -> tuple[int, int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
 def refuse_bad_request(

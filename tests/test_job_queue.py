@@ -148,6 +148,7 @@ def test_many_events_are_read_in_order() -> None:
 
 def job(name: str, **more: object) -> Job:
     known = {"slug": "t", "tree": "/t", "provider": "/t/p", "lock_tree": "/t"}
+    known |= {"env_kind": "venv", "gpu_policy": "none"}
     return Job(job_id=name, params={}, created=1.0, **known, **more)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from remote_resident import places
 from remote_resident.cli.answer import Answer, Asked
-from remote_resident.errors import REASONS, Problem, UsageError
+from remote_resident.errors import REASONS, Problem, UsageError, refusal
 from remote_resident.printable import escaped
 
 
@@ -98,14 +98,13 @@ def one(results: Any, document: dict[str, object]) -> Answer:
     reason, error = ("interrupted" if results.cut else "internal"), "nothing came of it"
     if result is not None and not result.ok:
         reason, error = result.reason, result.detail
-    refusal = {
-        "ok": False,
-        "reason": reason,
-        "error": error,
-        "problems": _problems(result.step, result.lines) if result else [],
-        "next": _next(result.lines if result else []),
-    }
-    return Answer(document=refusal, code=results.exit_code())
+    document = refusal(
+        reason,
+        error,
+        next=_next(result.lines if result else []),
+        problems=_problems(result.step, result.lines) if result else [],
+    )
+    return Answer(document=document, code=results.exit_code())
 
 
 def _problems(step: str, lines: list[str]) -> list[dict[str, str | int | float | None]]:

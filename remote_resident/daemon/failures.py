@@ -9,6 +9,7 @@ from remote_resident.errors import (
     Problem,
     ProviderError,
     UsageError,
+    refusal,
 )
 
 NOT_FOUND, TYPED_WRONGLY, CONFLICT, INTERNAL = 404, 400, 409, 500
@@ -32,24 +33,13 @@ def status_of(exc: ProviderError) -> int:
 def document_of(exc: ProviderError) -> dict[str, Any]:
     """Give the failure shape of the command line, the next command of each problem kept."""
     problems = [{**p.as_dict(), "next": p.next} for p in exc.problems]
-    return {
-        "ok": False,
-        "reason": exc.reason,
-        "error": str(exc),
-        "problems": problems,
-        "next": exc.next,
-    }
+    return refusal(exc.reason, str(exc), next=exc.next, problems=problems)
 
 
 def internal(exc: BaseException, log: str) -> dict[str, Any]:
     """Give the failure shape of a bug of ours."""
-    return {
-        "ok": False,
-        "reason": "internal",
-        "error": f"{type(exc).__name__}: {exc}; its traceback is in {log}",
-        "problems": [],
-        "next": None,
-    }
+    told = f"{type(exc).__name__}: {exc}; its traceback is in {log}"
+    return refusal("internal", told)
 
 
 def error_of(status: int, document: Mapping[str, Any]) -> ProviderError:

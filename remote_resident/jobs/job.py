@@ -26,8 +26,8 @@ class Job:
     """The directory of the provider."""
     lock_tree: str
     """The tree whose locks and kits it names."""
-    env_kind: str = "venv"
-    gpu_policy: str = "none"
+    env_kind: str
+    gpu_policy: str
     """As the manifest said when it was submitted, for when it is gone."""
     params: Mapping[str, Any]
     device: str = AUTO

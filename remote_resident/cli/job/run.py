@@ -6,6 +6,7 @@ from remote_resident.cli import tree
 from remote_resident.cli.answer import Answer, Asked
 from remote_resident.cli.job import watching
 from remote_resident.cli.signals import Cut
+from remote_resident.errors import refusal
 
 
 def arguments(parser: Any) -> None:
@@ -54,12 +55,6 @@ def _cut_before(asked: Asked, cut: Cut) -> Answer:
     """Give the end of a run that nobody knows of whether its job was taken."""
     next_ = f"tu remote job attach {asked.id}" if asked.id else "tu remote job list"
     error = f"cut by {cut.name}: if the host daemon took the job it runs on"
-    document = {
-        "ok": False,
-        "reason": "interrupted",
-        "error": error,
-        "problems": [],
-        "next": next_,
-    }
+    document = refusal("interrupted", error, next=next_)
     notes = f"tu: {error}\nnext: {next_}"
     return Answer(document=document, notes=notes, code=cut.exit_code)
