@@ -302,6 +302,7 @@ def test_params_come_from_a_file_or_standard_input(site: Site) -> None:
         ),
         (["job", "attach", "no"], "unknown_name", "job no: none found of that id"),
         (["job", "cancel", "no"], "unknown_name", "job no: none found of that id"),
+        (["job", "logs", ""], "bad_job_id", "job id: none found, one wanted"),
         (
             ["job", "rum"],
             "unknown_name",

@@ -10,6 +10,10 @@ ENDS = {
     "returns": {"event": "done", "status": "completed"},
     "is_a_coroutine": {"event": "done", "status": "completed"},
     "raises": {"event": "error", "message": "ValueError: out of amino acids"},
+    "yields": {
+        "event": "error",
+        "message": "TypeError: run_job: a generator found, a function or coroutine wanted",
+    },
     "fails": {"event": "error", "message": "exactly these words: 100 %"},
     "fails_and_goes_on": {"event": "error", "message": "the first words"},
     "exits": {"event": "error", "message": "SystemExit: 0"},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from remote_resident.daemon.client import DaemonClient, connect
+from remote_resident.errors import UsageError
 from remote_resident.jobs import environment
 from remote_resident.jobs.job import AUTO, Event
 
@@ -74,4 +75,6 @@ class JobClient:
 
 
 def _route(job_id: str, *more: str) -> str:
+    if not job_id:
+        raise UsageError("job id: none found, one wanted", reason="bad_job_id")
     return "/".join(["/v1/jobs", quote(job_id, safe=""), *more])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -121,4 +122,9 @@ class Job:
         if fault is not None:
             ctx.fail(fault)
         ctx.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        entry.call(plugin.run_job, ctx)
+        returned = entry.call(plugin.run_job, ctx)
+        # its code has not run, and a job that did nothing must not count as completed
+        if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+            raise TypeError(
+                "run_job: a generator found, a function or coroutine wanted"
+            )
