@@ -55,7 +55,7 @@ class Stage(StrEnum):
     EARLIER = "the end of an earlier worker of it"
     WEIGHTS = "the look at its weights"
     ROOM = "the word on whether there is room"
-    LOAD = "its load"
+    LOAD = "its load, which goes on"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class Starter:
                 waits, next_ = Stage.LOAD.value, None
         return WorkerStartError(
             f"{self.slug}: not started after {waited_s} s, at most so long wanted by the "
-            f"caller; it waits for {waits}, and goes on",
+            f"caller; it waits for {waits}",
             reason="request_timeout",
             next=next_ or f"tu remote logs {self.manifest.named}",
         )

@@ -295,14 +295,13 @@ def test_who_waits_no_longer_is_told_what_it_waited_for(
     assert (
         str(locked)
         == str(asked)
-        == (f"{waits} for another start of it, which has the lock {lock}, and goes on")
+        == (f"{waits} for another start of it, which has the lock {lock}")
     )
     assert locked.next == asked.next == f"fuser -v {shlex.quote(str(lock))}"
-    assert {str(one) for one in loads} == {f"{waits} for its load, and goes on"}
+    assert {str(one) for one in loads} == {f"{waits} for its load, which goes on"}
     assert {(str(one), one.next) for one in stopped} == {
         (
-            f"{waits} for worker {pid}, which loads and is stopped (state T), "
-            "and goes on",
+            f"{waits} for worker {pid}, which loads and is stopped (state T)",
             f"kill -CONT {pid}",
         )
     }
