@@ -117,7 +117,10 @@ class Screen:
             for line in lines:
                 style = "key" if line.startswith("next: ") else ""
                 left = _VERDICT_WIDTH + 2
-                self._write(self.results, [(" " * left, ""), (line, style)], left + 2)
+                spans = [(" " * left, ""), (line, style)]
+                # a command is pasted: the terminal breaks it, and no line end is in it
+                pasted = line.startswith(("next: ", "  "))
+                self._write(self.results, spans, None if pasted else left + 2)
 
     def forget(self, slug: str, step: str) -> None:
         """Take a step off the live line without a result."""
@@ -217,13 +220,16 @@ class Screen:
             held, self._held = self._held, None
             self._raw(self.results, "".join(held))
 
-    def _write(self, stream: TextIO, spans: list[Span], indent: int) -> None:
+    def _write(self, stream: TextIO, spans: list[Span], indent: int | None) -> None:
+        """Write one line, on a terminal broken at its width; None: it stays whole."""
         held = self._held if stream is self.results else None
         if held is not None:
             held.append(_line(spans, stream, styled=False))
             return
         terminal = _is_terminal(stream)
-        lines = _wrapped(spans, indent, _width()) if terminal else [spans]
+        lines = [spans]
+        if terminal and indent is not None:
+            lines = _wrapped(spans, indent, _width())
         styled = terminal and self.color
         text = "".join(_line(line, stream, styled=styled) for line in lines)
         self._raw(stream, text)

@@ -244,6 +244,19 @@ def test_a_reader_that_left_stops_nobody() -> None:
     shown(DONE, REFUSED, stream=Shut())
 
 
+def test_a_command_to_paste_is_one_line_on_a_narrow_terminal() -> None:
+    command = f"mv '/a place/{'w' * 60}' '/a place/{'w' * 60}.bad' && tu remote setup m"
+    step = "  ~/envs/m/bin/pip install --no-deps --require-hashes -r locks/m.lock " * 2
+    lines = ["a word " * 30, "recipe:", step, f"next: {command}"]
+
+    told = shown(StepResult("kit", "refused", lines=lines), stream=Terminal())
+
+    told = re.sub(r"\x1b\[[0-9;]*m", "", told)
+    assert f"           {step}\n" in told
+    assert f"           next: {command}\n" in told
+    assert "a word " * 30 not in told
+
+
 # -- rows and codes for programs
 
 
