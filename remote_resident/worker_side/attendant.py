@@ -1,7 +1,6 @@
 """The attendant: everything but the model, in a thread of its own."""
 
 # pathlib and contextlib would cost each start of a worker half the interpreter's own
-# ruff: noqa: PTH120
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import time
 from time import monotonic
 
 from . import (
+    answers,
     bell,
     callers,
     calls,
@@ -220,21 +220,11 @@ class Attendant:
     ) -> bytes:
         """Encode a reply with its meter; one that cannot be becomes the reason why."""
         meter = (
-            f',"_meter":{{"queued_s":{queued_s:.6f},"predict_s":{predict_s:.6f},'
-            f"{self.memory.text(predict_s)}}}\n"
+            f'{{"queued_s":{queued_s:.6f},"predict_s":{predict_s:.6f},'
+            f"{self.memory.text(predict_s)}"
         )
-        if "id" in payload:
-            reply["id"] = payload["id"]
-        line: bytes
-        try:
-            text = protocol.text_of(reply)[:-1] + meter
-            line = protocol.bytes_of(text, self.options.max_line_bytes)
-        except protocol.ProtocolError as exc:
-            reason = "too_large" if exc.reason == "too_large" else "request_failed"
-            instead = calls.refusal(f"reply: {exc}", reason)
-            if "id" in payload:
-                instead["id"] = payload["id"]
-            line = protocol.bytes_of(protocol.text_of(instead)[:-1] + meter)
+        limit = self.options.max_line_bytes
+        line: bytes = calls.reply_line(reply, payload, meter, limit)
         return line
 
     def log(self, text: str) -> None:
@@ -430,46 +420,10 @@ class Attendant:
         return True
 
     def _answer_reserved(self, peer: Any, op: str, payload: dict[str, object]) -> None:
-        if op == "ping":
-            reply = self._pinged()
-        elif op == "stacks":
-            reply = self._stacks()
-        else:
-            reply = {"ok": True, "stopping": True}
-        self._write(peer, self.line(reply, payload))
+        self._write(peer, self.line(answers.reserved(self, op), payload))
         if op == "stop":
             self.log("asked to stop: finishing what is in hand")
             self._stop()
-
-    def _pinged(self) -> dict[str, object]:
-        options = self.options
-        return {
-            **self.ready,
-            "ok": True,
-            "protocol": protocol.VERSION,
-            "slug": options.slug,
-            "tree": options.tree,
-            "instance": options.instance,
-            "pid": self.pid,
-            "inputs": options.inputs,
-            "uptime_s": monotonic() - self.began,
-            "requests": self.requests,
-            "queue": len(self.queue),
-            "busy_since": self.busy_since,
-            # since the last request was over, not since somebody last looked
-            "idle_s": None if self.running else monotonic() - self.active,
-            "stopping": self.stopping or self.retiring,
-            **self.memory.fields(),
-        }
-
-    def _stacks(self) -> dict[str, object]:
-        """Give every thread's stack, which the log gets too."""
-        try:
-            text = stacks.text(os.path.dirname(self.door.path))
-        except OSError as exc:
-            return dict(calls.refusal(f"stacks: {exc.strerror}", "request_failed"))
-        self.log(f"stacks:\n{text}")
-        return {"ok": True, "stacks": text}
 
     def _refuse(
         self,

@@ -142,3 +142,22 @@ def exit_status(exc: BaseException) -> int:
             return (code or 0) & 0xFF
         return 1
     return 130 if isinstance(exc, KeyboardInterrupt) else 1
+
+
+def reply_line(
+    reply: dict[str, object], payload: dict[str, object], meter: str, limit: int
+) -> bytes:
+    """Encode a reply; one that cannot be becomes the reason why."""
+    end = f',"_meter":{meter}}}\n'
+    if "id" in payload:
+        reply["id"] = payload["id"]
+    line: bytes
+    try:
+        line = protocol.bytes_of(protocol.text_of(reply)[:-1] + end, limit)
+    except protocol.ProtocolError as exc:
+        reason = "too_large" if exc.reason == "too_large" else "request_failed"
+        instead = refusal(f"reply: {exc}", reason)
+        if "id" in payload:
+            instead["id"] = payload["id"]
+        line = protocol.bytes_of(protocol.text_of(instead)[:-1] + end)
+    return line

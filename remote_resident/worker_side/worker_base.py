@@ -57,10 +57,10 @@ the interpreter, and the attendant with it, faulthandler's watchdog, which needs
 See `overtime`. Who leaves takes along what the model has started: see `left_behind`.
 
 Files. `loop` is the main thread, `attendant` the other, `bell` what wakes it, `callers` who
-watches whom, `calls` one request, `door` the path, `owners` who wants the worker, `memory`
-the meter, `argv` the command line, `protocol` the lines. They are a package under a name
-of its own, so that this folder stays off sys.path and its compiled files are used: this
-one alone is compiled at each start.
+watches whom, `calls` one request, `answers` what is answered beside the model, `door` the
+path, `owners` who wants the worker, `memory` the meter, `argv` the command line, `protocol`
+the lines. They are a package under a name of its own, so that this folder stays off
+sys.path and its compiled files are used: this one alone is compiled at each start.
 """
 
 # pathlib and contextlib would cost each start of a worker half the interpreter's own
