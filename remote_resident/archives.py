@@ -9,12 +9,11 @@ from typing import Any
 from remote_resident import kept_file
 from remote_resident.errors import Problem
 from remote_resident.wanted import Wanted
-from remote_resident.weight_problems import missing_members, wrong_member
+from remote_resident.weight_problems import SHOWN, missing_members, wrong_member
 
 Member = tuple[str, int | str | None]
 """An archive's member: its name and its bytes, "dir", or None where it has no size."""
 VERSION = 2
-_SHOWN = 10
 
 
 def list_archive(path: Path) -> list[Member]:
@@ -76,7 +75,7 @@ def compare_members(want: Wanted, members: Sequence[Member]) -> list[Problem]:
         elif size is not None and (st.st_size != size or not stat.S_ISREG(st.st_mode)):
             wrong.append(wrong_member(want, name, path, int(size), st))
     found = [missing_members(want, missing, len(members))] if missing else []
-    return found + wrong[:_SHOWN]
+    return found + wrong[:SHOWN]
 
 
 def load_members(path: str) -> list[Member] | None:

@@ -13,7 +13,7 @@ from remote_resident.file_identity import Identity, kind
 from remote_resident.wanted import Wanted
 
 STEP = "weights"
-_SHOWN = 10
+SHOWN = 10
 _LEFTOVER_ENDS = tuple(
     ".incomplete .part .partial .tmp .temp .download .crdownload .aria2 .filepart "
     "_.gstmp".split()
@@ -132,8 +132,8 @@ def not_an_archive(want: Wanted, exc: Exception) -> Problem:
 
 
 def missing_members(want: Wanted, missing: list[str], members: int) -> Problem:
-    named = ", ".join(missing[:_SHOWN])
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    named = ", ".join(missing[:SHOWN])
+    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
     return _problem(
         want,
         "not_unpacked",

@@ -27,7 +27,7 @@ from tasks.reporter import MANIFEST, Node, Reporter, Results, Rows, streams
 from tasks.run import Find, Run, StepModule, find_provider, guarded, step_module
 from tasks.run import unreadable as unreadable_result
 from tasks.screen import Screen
-from tasks.selection import LOCK, WHOLE, Selection
+from tasks.selection import LOCK, WHOLE, Selection, joined
 from tasks.step import STEPS, Making, StepResult
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def _commands(run: Run, selection: Selection) -> "Iterator[Task]":
         for name in selection.of(verb):
             node = Node(name, verb, shown=verb != "report")
             call = partial(look, run, [name] if name else None)
-            yield _command(_joined(verb, name), node, call, doc)
+            yield _command(joined(verb, name), node, call, doc)
     making = {"env": commands.env, "accept": commands.accept, LOCK: commands.lock}
     for verb, make in making.items():
         for name in selection.of(verb):
@@ -317,10 +317,6 @@ def _signposts() -> "Iterator[Task]":
     """Create the lines of `list` for commands that are nothing without a name."""
     for verb, doc in _SIGNPOSTS.items():
         yield _task(verb, uptodate=Every(()), has_subtask=True, doc=doc)
-
-
-def _joined(verb: str, name: str) -> str:
-    return f"{verb}:{name}" if name else verb
 
 
 def _command(
@@ -386,9 +382,7 @@ def run(
     if selection.of("setup"):
         reporter.facts = this.facts
     tasks = list(create(this, selection, alone=alone))
-    words = [
-        _joined(verb, this.slugs.get(name, name)) for verb, name in selection.names
-    ]
+    words = [joined(verb, this.slugs.get(name, name)) for verb, name in selection.names]
 
     class Loader(TaskLoader2):  # type: ignore[misc]  # doit has no types
         """Hands over what was created."""

@@ -34,7 +34,12 @@ class Selection:
 
     def words(self) -> list[str]:
         """Give the names of the tasks."""
-        return [f"{verb}:{name}" if name else verb for verb, name in self.names]
+        return [joined(verb, name) for verb, name in self.names]
+
+
+def joined(verb: str, name: str) -> str:
+    """Give a task's name."""
+    return f"{verb}:{name}" if name else verb
 
 
 def lock_names(tree: Path) -> list[str]:

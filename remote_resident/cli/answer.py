@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from remote_resident.errors import OK, OUR_ERROR, REFUSED, ProviderError
+from remote_resident.errors import OK, OUR_ERROR, REFUSED, ProviderError, refusal
 from remote_resident.printable import escaped
 
 _DOIT = re.compile(
@@ -69,13 +69,8 @@ def as_tu(
 def failure(exc: ProviderError, tree: str | None = None) -> Answer:
     """Give the answer to what could not be run at all; `tree` is the one named."""
     next_ = exc.next and as_tu(exc.next, tree)
-    document = {
-        "ok": False,
-        "reason": exc.reason,
-        "error": str(exc),
-        "problems": [problem.as_dict() for problem in exc.problems],
-        "next": next_,
-    }
+    problems = [problem.as_dict() for problem in exc.problems]
+    document = refusal(exc.reason, str(exc), next=next_, problems=problems)
     said = str(exc)
     lines = [said if said.startswith("tu ") else f"tu: {said}"]
     lines += [f"  {p.reason}: {p.text}" for p in exc.problems if p.text != said]
@@ -99,13 +94,7 @@ def our_error(exc: BaseException) -> Answer:
     from remote_resident import __version__
 
     told = "".join(traceback.format_exception(exc))
-    document = {
-        "ok": False,
-        "reason": "internal",
-        "error": f"{type(exc).__name__}: {exc}",
-        "problems": [],
-        "next": None,
-    }
+    document = refusal("internal", f"{type(exc).__name__}: {exc}")
     python = ".".join(map(str, sys.version_info[:3]))
     notes = (
         f"{told}This is an error of remote-resident, not of yours. Report the lines above "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from remote_resident.cli.answer import Answer, Asked, silence, unwritable
 from remote_resident.cli.signals import Cut
-from remote_resident.errors import OK, REFUSED, ProviderError
+from remote_resident.errors import OK, REFUSED, ProviderError, refusal
 from remote_resident.printable import plain
 
 if TYPE_CHECKING:
@@ -131,13 +131,8 @@ def _left(
         cancelling.join(_ASK_S)
     next_ = f"tu remote job attach {job_id}"
     by = "" if cut is None else f"cut by {cut.name}: "
-    document = {
-        "ok": False,
-        "reason": "interrupted",
-        "error": f"{by}job {job_id} was left running",
-        "problems": [],
-        "next": next_,
-    }
+    error = f"{by}job {job_id} was left running"
+    document = refusal("interrupted", error, next=next_)
     notes = f"tu: {by}job {job_id} runs on\nnext: {next_}"
     code = _INTERRUPTED if cut is None else cut.exit_code
     return Answer(document=document, notes=notes, code=code)
