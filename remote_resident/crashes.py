@@ -112,8 +112,7 @@ def _parsed(read: dict[str, Any]) -> _Record:
 def _locked(path: Path) -> Iterator[None]:
     places.ensure(path.parent)
     # beside the file, which is replaced: a lock on what was replaced excludes nobody
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(path.with_suffix(".lock"), flags, 0o600)
+    fd = places.open_lock(path.with_suffix(".lock"))
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

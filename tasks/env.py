@@ -78,21 +78,19 @@ def make(
     if _complete(pins, python, provider.slug):
         return StepResult(STEP, "present", detail=str(python))
     directory = python.parent.parent
-    try:
-        places.ensure(directory.parent)
-    except ProviderError as exc:
-        return refused(STEP, [exc.as_problem(installed.STEP)])
     guard = directory.parent / f".{directory.name}.lock"
     try:
-        file = guard.open("a+")
-    except OSError as exc:
-        return _unusable(guard, exc)
+        places.ensure(directory.parent)
+        lock = places.open_lock(guard)
+    except ProviderError as exc:
+        return refused(STEP, [exc.as_problem(installed.STEP)])
     # inherited: pip goes on when this process is killed, and is then waited for
-    with file, child.inheriting(file.fileno()):
+    with os.fdopen(lock, "r+") as file, child.inheriting(lock):
         try:
             yield from _hold(file)
         except OSError as exc:
-            return _unusable(guard, exc)
+            error = places.unusable_lock(guard, exc)
+            return refused(STEP, [error.as_problem(installed.STEP)])
         if _complete(pins, python, provider.slug):
             return StepResult(STEP, "present", detail=str(python))
         if short := _no_room(provider.slug, pins, directory.parent, free_bytes):
@@ -144,11 +142,6 @@ def _hold(file: TextIO) -> Iterator[str]:
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
-
-
-def _unusable(guard: Path, exc: OSError) -> StepResult:
-    error = places.unusable_lock(guard, exc)
-    return refused(STEP, [error.as_problem(installed.STEP)])
 
 
 def _no_room(

@@ -80,13 +80,9 @@ def make(provider: "ProviderManifest") -> Making:
         return refused(STEP, found)
     try:
         places.ensure(kit.checkout.parent)
-        lock = os.open(
-            kit.checkout.parent / f".{kit.commit}.lock", os.O_RDWR | os.O_CREAT, 0o600
-        )
-    except (ProviderError, OSError) as exc:
-        reason = exc.reason if isinstance(exc, ProviderError) else "unreadable"
-        text = f"{provider.slug}: {exc}"
-        return refused(STEP, [_problem(provider, reason, text, kit.checkout)])
+        lock = places.open_lock(kit.checkout.parent / f".{kit.commit}.lock")
+    except ProviderError as exc:
+        return refused(STEP, [exc.as_problem(STEP, f"{provider.slug}: {exc}")])
     from tasks import child
 
     try:
