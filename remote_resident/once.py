@@ -29,6 +29,7 @@ class _Once:
 
     manifest: "ProviderManifest"
     instance: str | None
+    size: float | None
 
 
 def run_once(
@@ -67,7 +68,8 @@ def run_once(
         began = time.monotonic()
         child: spawn.Child | None = None
         try:
-            candidate = _Once(manifest=manifest, instance=instance)
+            size = start_command.size_of(payload)
+            candidate = _Once(manifest=manifest, instance=instance, size=size)
             with start_command.admitted(admit, candidate) as device:
                 child = _spawn(plan, _options(limit_s), device, (log, line, reply))
             in_time = child.wait_end(began + limit_s - time.monotonic())

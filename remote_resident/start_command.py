@@ -129,6 +129,13 @@ def refuse_bad_request(
         raise WorkerRequestError(f"{manifest.slug}: {fault}", reason="bad_request")
 
 
+def size_of(payload: Mapping[str, Any]) -> float | None:
+    """Give the size of a request's input, for a ladder; None: it says none."""
+    size = payload.get("size")
+    is_number = isinstance(size, int | float) and not isinstance(size, bool)
+    return size if is_number else None
+
+
 def refuse_bad_weights(manifest: "ProviderManifest") -> None:
     """Raise WorkerStartError with every weight that is not at its pin, by the memo."""
     problems = manifest.verify_weights()
@@ -160,12 +167,14 @@ def _device_of(granted: object) -> str | None:
 def default_admit(candidate: Candidate) -> Iterator["Verdict"]:
     """Hold this machine's reservation for a candidate; raises AdmissionRefused.
 
-    A candidate whose `make_room` is true may have idle workers of this user retired.
+    A candidate whose `make_room` is true may have idle workers of this user retired;
+    one with a `size` takes its ladder's step.
     """
     from remote_resident.reservation import reserved
 
     make_room = bool(getattr(candidate, "make_room", False))
-    with reserved(candidate.manifest, make_room=make_room) as verdict:
+    size = getattr(candidate, "size", None)
+    with reserved(candidate.manifest, size=size, make_room=make_room) as verdict:
         yield verdict
 
 

@@ -74,6 +74,8 @@ class Starter:
     """The id of the last start or adoption; None: none yet."""
     make_room: bool = False
     """Whether admission may retire idle workers for this start."""
+    size: float | None = None
+    """How big the input is that it is started for; None: not said."""
     ping_s: float = PING_S
     """How long a worker may take to answer a ping; longer is busy, not dead."""
     stops: int = 0

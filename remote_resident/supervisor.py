@@ -139,12 +139,17 @@ class ResidentWorker:
     # --- start
 
     def ensure_started(
-        self, *, make_room: bool = False, deadline_s: float | None = None
+        self,
+        *,
+        make_room: bool = False,
+        deadline_s: float | None = None,
+        size: float | None = None,
     ) -> Started:
         """Give the worker, started if none answers as this slug, tree and inputs.
 
         All who come while it loads share the one start and its failure. `deadline_s`
-        only ends the caller's waiting (WorkerStartError `request_timeout`). Raises
+        only ends the caller's waiting (WorkerStartError `request_timeout`); `size` is
+        the input's, for a ladder. Raises
         WorkerStartError (`start_failed`, `start_timeout`, `crash_loop`, `stale_worker`,
         `stopping`, or the first bad weight's reason), AdmissionRefused,
         ExecEnvironmentError, KitUnavailable; WorkerRequestError (`socket_path`).
@@ -157,7 +162,7 @@ class ResidentWorker:
             shared, mine = self._starting, self._starting is None
             if shared is None:
                 shared = self._starting = _Shared()
-                self._starter.make_room = make_room
+                self._starter.make_room, self._starter.size = make_room, size
                 self._starter.stage = Stage.LOCK
         if mine and deadline_s is None:
             self._start_for(shared, inputs)
@@ -249,7 +254,8 @@ class ResidentWorker:
             kept[0].close()
         limit = None if asking.deadline_s is None else asking.left()
         try:
-            self.ensure_started(deadline_s=limit)
+            size = start_command.size_of(asking.message)
+            self.ensure_started(deadline_s=limit, size=size)
         except WorkerStartError as exc:
             if exc.reason != "request_timeout":
                 raise

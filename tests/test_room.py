@@ -25,6 +25,8 @@ from remote_resident.admission import (
 from remote_resident.errors import AdmissionRefused, UsageError
 from remote_resident.manifest import ProviderManifest, effective_digest, load
 from remote_resident.reservation import reserved
+from remote_resident.start_command import size_of
+from remote_resident.supervisor import ResidentWorker, run_once
 from remote_resident.worker_side import worker_base
 
 GIB = 2**30
@@ -680,3 +682,20 @@ def test_a_start_that_is_refused_leaves_the_reservation_free(
     for _ in range(2):
         with pytest.raises(AdmissionRefused), reserved(too_much, wait_s=30):
             raise AssertionError("admitted")
+
+
+def test_a_request_that_says_its_size_is_admitted_by_the_ladder(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("P", sys.executable)
+    steps = "[[host.ladder]]\nsize = 100\npeak_gb = 1000000\n"
+    stepped = provider(tree, ram=f"ram_budget_gb = 1\n{steps}")
+    asked = {"size": 50}
+    held = ResidentWorker(stepped)
+    for ask in (lambda: run_once(stepped, asked), lambda: held.request(asked)):
+        with pytest.raises(AdmissionRefused) as caught:
+            ask()
+        verdict = caught.value.verdict
+        assert isinstance(verdict, Verdict)
+        assert verdict.budget.source == "ladder at 100"
+    assert size_of({"size": "50"}) is size_of({"size": True}) is size_of({}) is None

@@ -88,7 +88,8 @@ def _reply(
         _refuse_absent(worker, provider)
     elif asked.make_room:
         began = time.monotonic()
-        worker.ensure_started(make_room=True, deadline_s=limit_s)
+        size = start_command.size_of(payload)
+        worker.ensure_started(make_room=True, deadline_s=limit_s, size=size)
         if limit_s is not None:
             # one limit for all of it, the start included
             limit_s = max(0.0, limit_s - (time.monotonic() - began))
