@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from remote_resident.errors import ManifestError, ProviderError, UsageError
 from tasks import history, ladder, measured
-from tasks.claims import NOTHING, compared
 from tasks.measured import Report
-from tasks.reported import Entry, Key, machine_of, noted, of_one_machine, sound
+from tasks.reported import Entry, Key, claimed, machine_of, noted, of_one_machine, sound
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest
@@ -172,29 +171,20 @@ def _elsewhere(files: Sequence[_File], known: "Catalog") -> Entry:
     )
     if newest.report is None:
         return replace(entry, differs=(newest.damage,))
-    differs = _differs_from_tree(provider, newest)
     accepted, damaged = ladder.found(newest.path)
     kept, torn = [one.report for one in files if one.report], []
     for one in files:
         older, unread = history.read(one.path)
         kept += map(sound, older)
         torn += [*unread, *([one.damage] if one.damage else [])]
-    state = "stale" if differs else "current"
-    held = NOTHING
-    if provider is not None:
-        held = compared(
-            provider, newest.report, state=state, acceptance=accepted, here=False
-        )
     entry = replace(
         entry,
-        state=state,
-        differs=tuple(differs),
+        differs=tuple(_differs_from_tree(provider, newest)),
         report=newest.report,
-        claims=held,
         history=of_one_machine(newest.report, kept),
         acceptance=accepted,
     )
-    return noted(entry, [*damaged, *torn])
+    return noted(claimed(entry, here=False), [*damaged, *torn])
 
 
 def _differs_from_tree(provider: "ProviderManifest | None", newest: _File) -> list[str]:

@@ -103,19 +103,25 @@ def _here(slug: str, provider: "ProviderManifest | ManifestError") -> Entry:
             [*damaged, *torn],
         )
     report = sound(report)
-    differs = measured.differs(provider, report)
-    state = "stale" if differs else "current"
     entry = replace(
         blank,
         machine=_text(report.machine.get("hostname")),
-        state=state,
-        differs=tuple(differs),
+        differs=tuple(measured.differs(provider, report)),
         report=report,
-        claims=compared(provider, report, state=state, acceptance=accepted),
         history=of_one_machine(report, kept),
         acceptance=accepted,
     )
-    return noted(entry, [*damaged, *torn])
+    return noted(claimed(entry), [*damaged, *torn])
+
+
+def claimed(entry: Entry, *, here: bool = True) -> Entry:
+    """Say of an entry with a report how it stands, and what became of the claims."""
+    state = "stale" if entry.differs else "current"
+    one, accepted = entry.provider, entry.acceptance
+    if one is None:
+        return replace(entry, state=state)
+    held = compared(one, entry.report, state=state, acceptance=accepted, here=here)
+    return replace(entry, state=state, claims=held)
 
 
 def sound(report: Report) -> Report:

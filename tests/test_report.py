@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -520,5 +521,5 @@ def test_a_page_that_cannot_be_written_is_one_line_and_the_next_command(
     assert (code, document["reason"]) == (1, "unreadable")
     assert told.splitlines() == [
         "tu: /dev/full: no regular file found, the name of a file in a directory wanted",
-        "next: tu remote report --html report.html",
+        f"next: tu remote --tree {shlex.quote(str(tree))} report --html report.html",
     ]

@@ -118,7 +118,6 @@ class Watch:
     listener: Listener | None = None
     _looked: float = 0.0
     _alive: float = 0.0
-    _confirmed: float = 0.0
 
     def __post_init__(self) -> None:
         self.env = environment(self.endpoint, self.instance)
