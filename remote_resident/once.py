@@ -200,8 +200,7 @@ def _judged(
     line = reply.read(protocol.MAX_LINE_BYTES + 2)
     hint = f"{spawn.exit_hint(child.process.returncode)}; log {log.path}"
     if not line:
-        tail = "".join(f"\n    {text}" for text in log.tail(child.log_start))
-        said = f", its last lines:{tail}" if tail else ", to which it wrote nothing"
+        said = log.last_words(child.log_start)
         raise WorkerRequestError(
             f"{slug}: process {child.pid} died answering: {hint}{said}",
             reason="worker_died",

@@ -131,6 +131,15 @@ class Log:
             return []
         return text.splitlines()[-lines:]
 
+    def last_words(self, since: int) -> str:
+        """Say after the log's name what stands in it, or why nothing does."""
+        if lines := self.tail(since):
+            return ", its last lines:" + "".join(f"\n    {line}" for line in lines)
+        with contextlib.suppress(OSError):
+            if os.statvfs(self.path).f_bavail == 0:
+                return ", whose disk is full"
+        return ", to which it wrote nothing"
+
 
 @dataclass(slots=True)
 class Pipes:

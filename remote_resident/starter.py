@@ -388,10 +388,8 @@ class Starter:
                 f"accepts no requests {after:.3f} s after its start, at most "
                 f"{self.manifest.runtime_start_timeout_s} wanted"
             )
-        tail = "".join(f"\n    {line}" for line in self.log.tail(child.log_start))
-        text = f"{self.slug}: the worker {said}; log {self.log.path}" + (
-            f", its last lines:{tail}" if tail else f", {self._silence()}"
-        )
+        said_last = self.log.last_words(child.log_start)
+        text = f"{self.slug}: the worker {said}; log {self.log.path}{said_last}"
         reason = "start_failed" if outcome.kind == "ended" else "start_timeout"
         return _Failed(
             text,
@@ -401,13 +399,6 @@ class Starter:
             # ended from outside says nothing of the next start
             counts=outcome.returncode != -signal.SIGTERM,
         )
-
-    def _silence(self) -> str:
-        """Say why there is nothing in the log."""
-        with contextlib.suppress(OSError):
-            if os.statvfs(self.log.path).f_bavail == 0:
-                return "whose disk is full"
-        return "to which it wrote nothing"
 
     def _stopped(self) -> WorkerStartError:
         return WorkerStartError(

@@ -246,11 +246,9 @@ def _not_started(
         child.wait()
     if "reason" in said:
         return failures.error_of(failures.CONFLICT, said)
-    tail = "".join(f"\n    {line}" for line in log.tail(since))
-    wrote = f", its last lines:{tail}" if tail else ", to which it wrote nothing"
     return ProviderError(
         f"the host daemon ended with {child.returncode} before it accepted; "
-        f"log {log.path}{wrote}",
+        f"log {log.path}{log.last_words(since)}",
         reason="start_failed",
         next="tu remote daemon",
     )
