@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from remote_resident import places
 
@@ -106,18 +106,27 @@ class Log:
         """Move a log over the limit aside; a worker that is writing writes on."""
         if self.size() <= LOG_LIMIT_BYTES:
             return
+        import fcntl
+
+        with contextlib.suppress(OSError), self.path.open("rb+") as file:
+            # two may find it too long at once
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if self.size() > LOG_LIMIT_BYTES:
+                self._move_aside(file)
+
+    def _move_aside(self, file: IO[bytes]) -> None:
         import shutil
         from itertools import pairwise
 
-        with contextlib.suppress(OSError):
-            older = [Path(f"{self.path}.{n}") for n in range(LOGS_KEPT - 1, 0, -1)]
-            for target, source in pairwise(older):
-                if source.exists():
-                    source.replace(target)
-            # copied and cut, not renamed: the worker's descriptor follows the file
-            shutil.copyfile(self.path, older[-1])
-            older[-1].chmod(0o600)
-            os.truncate(self.path, 0)
+        older = [Path(f"{self.path}.{n}") for n in range(LOGS_KEPT - 1, 0, -1)]
+        for target, source in pairwise(older):
+            if source.exists():
+                source.replace(target)
+        # copied and cut, not renamed: the worker's descriptor follows the file
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with os.fdopen(os.open(older[-1], flags, 0o600), "wb") as copy:
+            shutil.copyfileobj(file, copy)
+        file.truncate(0)
 
     def tail(self, since: int = 0, lines: int = 20) -> list[str]:
         """Read the last lines written after the byte `since`."""

@@ -1,12 +1,48 @@
-"""A child is seen in the process table before its room is given on."""
+"""A child is seen before its room is given on; its log is kept short, and loses nothing."""
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from remote_resident.spawn import Child, Log, Pipes, spawn
+from remote_resident.spawn import LOG_LIMIT_BYTES, Child, Log, Pipes, spawn
+
+LONG = LOG_LIMIT_BYTES + 1
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_log_that_many_find_too_long_at_once_is_moved_aside_once(
+    tmp_path: Path, number: int
+) -> None:
+    log, older = Log(tmp_path / "a.log"), tmp_path / "a.log.1"
+    with log.open() as file:
+        os.truncate(file.fileno(), LONG)
+    together = Barrier(8)
+
+    def rotate(_: int) -> None:
+        together.wait()
+        log.rotate()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(rotate, range(8)))
+
+    assert (log.size(), older.stat().st_size) == (0, LONG)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.log", "a.log.1"]
+    assert older.stat().st_mode & 0o777 == 0o600
+
+
+def test_of_logs_that_were_moved_aside_the_last_are_kept(tmp_path: Path) -> None:
+    log = Log(tmp_path / "a.log")
+    for number in range(5):
+        log.path.write_bytes(str(number).encode() * LONG)
+        log.rotate()
+
+    kept = {p.name: p.read_bytes()[:1] for p in tmp_path.iterdir()}
+    assert kept == {"a.log": b"", "a.log.1": b"4", "a.log.2": b"3"}
+
 
 Spawn = Callable[..., Child]
 
