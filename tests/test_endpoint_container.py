@@ -235,7 +235,7 @@ def test_a_container_that_is_paused_is_named_so_and_how_to_end_it(
         again = [base.program, "unpause", one.name]
         subprocess.run(again, capture_output=True, check=False)
 
-    assert f"container paused ({one.name}); {one.name} is" in str(caught.value)
+    assert f"container paused ({one.name}); {one.name} holds" in str(caught.value)
     engine = os.path.basename(base.program)  # noqa: PTH119
     assert caught.value.next == (
         f"{engine} unpause {one.name} && tu remote endpoint stop {one.name}"
