@@ -40,12 +40,10 @@ class Bind:
     writable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ExecEnvironment:
     """Where a provider's code runs."""
 
-    slug: str
-    tree: Path
     kind: str
     """venv, docker (docker or podman) or apptainer."""
     python: Path | None = None
@@ -57,6 +55,9 @@ class ExecEnvironment:
     gpu: str = "none"
     """The policy: none, optional or required."""
     network: str = "none"
+    slug: str = "unnamed"
+    """Whose messages, labels and caches these are; `tree` tells it from its namesakes."""
+    tree: Path = Path("/")
     user: tuple[int, int] | None = None
     """The uid and gid inside a docker or podman container; None: the caller's."""
     declared: frozenset[str] = frozenset()
@@ -226,8 +227,7 @@ class ExecEnvironment:
             argv += ["--nv"]
         argv += ["--no-home", "--cleanenv"]
         for bind in self.binds:
-            # not --bind: that has no way to write a path with a colon or a comma
-            argv += ["--mount", _mount(bind)]
+            argv += _apptainer_bind(bind)
         inside = {f"APPTAINERENV_{name}": value for name, value in passed.items()}
         return [*argv, str(self.sif), *inner], {**_client(environ, {}), **inside}
 
@@ -455,6 +455,14 @@ def _mount(bind: Bind) -> str:
     if not bind.writable:
         fields.append("readonly")
     return ",".join(map(_csv_field, fields))
+
+
+def _apptainer_bind(bind: Bind) -> list[str]:
+    if any(mark in str(bind.path) for mark in ":,"):
+        # --bind has no way to write it
+        return ["--mount", _mount(bind)]
+    mode = "" if bind.writable else ":ro"
+    return ["--bind", f"{bind.path}:{bind.path}{mode}"]
 
 
 def _csv_field(field: str) -> str:

@@ -23,7 +23,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from remote_resident.errors import KitUnavailable
-from remote_resident.exec_env import DEVICE_VARIABLE, ExecEnvironment, child_env
+from remote_resident.exec_env import (
+    DEVICE_VARIABLE,
+    ExecEnvironment,
+    allowed,
+    child_env,
+)
 from remote_resident.processes import INSTANCE_VARIABLE, end_all
 
 if TYPE_CHECKING:
@@ -138,16 +143,19 @@ def ask_kit(
     mode: str | None,
     levers_off: Sequence[str] = (),
     *,
-    under: Mapping[str, str],
+    under: Mapping[str, str] | None = None,
     limit_s: float = PROBE_LIMIT_S,
 ) -> KitAnswer:
     """Ask a kit, in its own interpreter, how it engages in a mode; runs one process.
 
-    `under` is the environment that the worker will have. Raises KitUnavailable with the
+    `under` is the environment that the worker will have; None: what it has of the
+    caller's, by the allow-list, when nothing is declared. Raises KitUnavailable with the
     exit status and the kit's last lines where it refuses, says nothing that can be read,
     or has not answered within `limit_s`; ExecEnvironmentError as `env.argv` does.
     """
-    variables = {**under, package.upper(): mode} if mode is not None else dict(under)
+    variables = dict(_caller_s(env) if under is None else under)
+    if mode is not None:
+        variables[package.upper()] = mode
     if levers_off:
         variables[LEVERS_VARIABLE] = ",".join(levers_off)
     # an instance of its own: ending the probe must not end the worker
@@ -165,6 +173,11 @@ def ask_kit(
     raise KitUnavailable(
         f"{where}: {ended.how()} found, an answer wanted{_said(ended.output)}"
     )
+
+
+def _caller_s(env: ExecEnvironment) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if allowed(name)}
+    return {**inherited, **env.cache_env()}
 
 
 def kit_package(manifest: "ProviderManifest") -> str | None:

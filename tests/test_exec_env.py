@@ -265,7 +265,7 @@ def test_apptainer_gets_values_by_its_own_variables_and_any_path(
 
     assert argv == [
         *(str(apptainer), "exec", "--nv", "--no-home", "--cleanenv"),
-        *("--mount", f"type=bind,source={tmp_path},target={tmp_path},readonly"),
+        *("--bind", f"{tmp_path}:{tmp_path}:ro"),
         *("--mount", f'type=bind,"source={comma}","target={comma}"'),
         *(str(tmp_path / "m.sif"), "python", "w.py"),
     ]
@@ -274,6 +274,15 @@ def test_apptainer_gets_values_by_its_own_variables_and_any_path(
         "HOME": "/me",
         "APPTAINERENV_TOKEN": "hunter2",
     }
+
+
+def test_an_environment_is_made_of_what_its_kind_needs_alone(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+
+    made = ExecEnvironment("venv", python)
+
+    assert made.argv(["-V"], ENV) == ([str(python), "-V"], ENV)
+    assert made.describe() == str(python)
 
 
 def test_apptainer_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def test_a_kit_says_its_options_and_its_row_in_one_question(
 ) -> None:
     env = exec_env.from_manifest(provider(tmp_path, python, "launch_opt"))
 
-    told = kit_launch.ask_kit(env, "launch_opt", "quick", under=dict(os.environ))
+    told = kit_launch.ask_kit(env, "launch_opt", "quick")
 
     assert told == KitAnswer(
         options=("--route", "graph", "--attach", "a", "b"),
