@@ -1,6 +1,7 @@
 """The protocol's lines: what is sent is what is read, and what is not one is named."""
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -250,9 +251,20 @@ def test_a_directory_that_leaves_no_room_is_the_refusal() -> None:
     )
 
 
-def test_no_directory_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^runtime_dir: None found"):
-        protocol.socket_path("boltz2", "/a/tree")
+@pytest.mark.parametrize("name", ["TU_REMOTE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", ""])
+def test_without_a_directory_it_is_where_our_side_has_its_sockets(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in ("TU_REMOTE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(other, raising=False)
+    if name:
+        monkeypatch.setenv(name, str(tmp_path))
+
+    named = protocol.socket_path("boltz2", "/a/tree")
+
+    # not `runtime_dir`: what lies at the usual place here may be another's
+    where = places._runtime_path(os.environ)
+    assert named == protocol.socket_path("boltz2", "/a/tree", where)
 
 
 def test_every_reason_of_the_workers_side_is_in_the_list() -> None:

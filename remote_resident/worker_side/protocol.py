@@ -318,13 +318,12 @@ def socket_path(
 ) -> str:
     """Name the socket of a provider's worker: `<slug>-<8 hex of the tree's path>.sock`.
 
-    `runtime_dir` is what `places.runtime_dir()` gives on our side; this file knows no
-    places, so None is refused. A name that would not fit into
-    107 bytes has its slug cut and a hash of it appended. Raises ProtocolError
-    `socket_path` where the directory alone leaves no room, ValueError for None.
+    `runtime_dir` None: the usual one of this user, which is not looked at. A name that
+    would not fit into 107 bytes has its slug cut and a hash of it appended. Raises
+    ProtocolError `socket_path` where the directory alone leaves no room.
     """
     if runtime_dir is None:
-        raise ValueError("runtime_dir: None found, the directory of sockets wanted")
+        runtime_dir = _runtime_dir()
     directory = os.fsencode(runtime_dir).rstrip(b"/") + b"/"
     end = f"-{_digest(os.path.realpath(os.fsencode(tree)), 8)}.sock"
     room = MAX_PATH_BYTES - len(directory) - len(end)
@@ -341,6 +340,20 @@ def socket_path(
         kept = name[: max(0, room - len(mark) - 1)]
         name = kept + b"-" + mark if kept else mark
     return os.fsdecode(directory + name + end.encode())
+
+
+def _runtime_dir() -> str:
+    """Name the directory of sockets by the rule of `places`, which is not to be had here."""
+    home = os.environ.get("TU_REMOTE_HOME")
+    if home:
+        return home.rstrip("/") + "/run"
+    names = {"XDG_RUNTIME_DIR": "tu-remote"}
+    names.update(dict.fromkeys(("TMPDIR", "TEMP", "TMP"), f"tu-remote-{os.geteuid()}"))
+    for name, folder in names.items():
+        above = os.environ.get(name, "")
+        if above[:1] == "/":
+            return above.rstrip("/") + "/" + folder
+    return f"/tmp/tu-remote-{os.geteuid()}"
 
 
 def _digest(value: bytes, digits: int) -> str:
