@@ -186,6 +186,20 @@ class ProviderManifest:
         """Give `weights_files` by the name that its table has in the file."""
         return self.weights_files
 
+    def limited(self, limit_s: float) -> "ProviderManifest":
+        """Give the same, with a worker that is itself kept to `limit_s` seconds.
+
+        Its start and each request may take that long at most, also where whoever set
+        the limit was killed.
+        """
+        limits = {
+            "runtime_start_timeout_s": min(self.runtime_start_timeout_s, limit_s),
+            "runtime_request_timeout_s": min(self.runtime_request_timeout_s, limit_s),
+        }
+        # what was worked out before, and where it is kept, is of the other
+        fresh = {"known": {}, "readings": Readings()}
+        return ProviderManifest(**{**vars(self), **limits, **fresh})
+
     @property
     def named(self) -> str:
         """Give the words by which a command typed here names this provider again.

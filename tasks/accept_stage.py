@@ -111,12 +111,7 @@ class Stage(Trial):
         if self.provider.runtime_mode != "resident":
             return None
         self.at = "start"
-        self.worker = self.worker or supervisor.ResidentWorker(
-            self.provider,
-            socket_path=self.corner.socket,
-            log_path=self.corner.log,
-            admit=self._admitted,
-        )
+        self.worker = self.worker or self.resident()
         self.started = self.worker.ensure_started()
         return self.started
 

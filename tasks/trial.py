@@ -224,7 +224,7 @@ class Trial:
             self.seconds = time.monotonic() - began
 
     def _said(self, began: float) -> Iterator[str | Progress]:
-        limit_s = self.limit_s or self.provider.smoke_timeout_s
+        limit_s = self._deadline_s()
         while True:
             now = time.monotonic() - began
             if now >= limit_s:
@@ -238,6 +238,21 @@ class Trial:
             if line is None:
                 return
             yield line
+
+    def _deadline_s(self) -> float:
+        return self.limit_s or self.provider.smoke_timeout_s
+
+    def resident(self) -> "ResidentWorker":
+        """Give the held worker of this trial; nothing is started by that.
+
+        It keeps the deadline too: a trial that is killed ends nothing any more.
+        """
+        return supervisor.ResidentWorker(
+            self.provider.limited(self._deadline_s()),
+            socket_path=self.corner.socket,
+            log_path=self.corner.log,
+            admit=self._admitted,
+        )
 
     def _capture_stacks(self) -> None:
         """Take the worker's stacks, in a fraction of a second or not at all."""
@@ -302,13 +317,8 @@ class Trial:
             self.said.put(None)
 
     def _held(self) -> None:
-        provider, corner = self.provider, self.corner
-        worker = self.worker = supervisor.ResidentWorker(
-            provider,
-            socket_path=corner.socket,
-            log_path=corner.log,
-            admit=self._admitted,
-        )
+        provider = self.provider
+        worker = self.worker = self.resident()
         try:
             self.at = "start"
             self.started = worker.ensure_started()

@@ -610,6 +610,32 @@ def test_the_places_of_a_killed_smoke_go_with_the_next_one(
     assert_nothing_left(tiny)
 
 
+def test_a_smokes_worker_keeps_its_deadline_too_for_when_the_smoke_is_killed(
+    tmp_path: Path,
+) -> None:
+    worker = """
+        from pathlib import Path
+
+        def build(config):
+            pass
+
+        def predict(model, request):
+            argv = Path("/proc/self/cmdline").read_text().split("\\0")
+            given = dict(zip(argv, argv[1:]))
+            start_s = float(given.get("--start-timeout", 90))
+            return {"start_s": start_s, "request_s": float(given["--request-timeout"])}
+    """
+    expected = {"start_s": {"equals": 90.0}, "request_s": {"max": 180.0}}
+    tiny = provider(
+        tmp_path,
+        worker,
+        runtime={"start_timeout_s": 90},
+        smoke={"deterministic": False, "expect": expected},
+    )
+
+    assert smoked(tiny).verdict == "done"
+
+
 def test_a_worker_that_is_no_smokes_outlives_one(tmp_path: Path) -> None:
     tiny = provider(tmp_path)
     worker = supervisor.ResidentWorker(tiny, admit=None)
