@@ -84,6 +84,8 @@ class Memory:
     free_gb: float | None
     available_gb: float | None
     cached_gb: float | None = None
+    swap_total_gb: float | None = None
+    swap_free_gb: float | None = None
     source: str = "MemTotal"
     """What `total_gb` is: MemTotal, or the cgroup that lowers it."""
 

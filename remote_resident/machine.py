@@ -141,10 +141,12 @@ def meminfo(proc: Path = PROC, cgroups: Path = CGROUPS) -> Memory:
         free_gb=gib("MemFree"),
         available_gb=gib("MemAvailable"),
         cached_gb=gib("Cached"),
+        swap_total_gb=gib("SwapTotal"),
+        swap_free_gb=gib("SwapFree"),
         source="MemTotal",
     )
     for version, directory in _own_cgroups(proc, cgroups):
-        host = _lowered(host, version, directory)
+        host = _swap_lowered(_lowered(host, version, directory), version, directory)
     return host
 
 
@@ -177,6 +179,11 @@ def _cpu_model(proc: Path) -> str | None:
 _V1, _V2 = 1, 2
 _LIMITS = {_V1: ("memory.limit_in_bytes",), _V2: ("memory.max", "memory.high")}
 _USAGE = {_V1: "memory.usage_in_bytes", _V2: "memory.current"}
+_SWAP = {
+    # of version 1 it counts the memory too, and so is at least what there is of swap
+    _V1: ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
+    _V2: ("memory.swap.max", "memory.swap.current"),
+}
 _INACTIVE = {_V1: "total_inactive_file", _V2: "inactive_file"}
 _FILE = {_V1: "total_cache", _V2: "file"}
 
@@ -232,6 +239,18 @@ def _lowered(memory: Memory, version: int, directory: Path) -> Memory:
         ),
         cached_gb=_lower(memory.cached_gb, file_gb) if tighter else memory.cached_gb,
         source=f"cgroup {directory}" if tighter else memory.source,
+    )
+
+
+def _swap_lowered(memory: Memory, version: int, directory: Path) -> Memory:
+    limit, used = (_bytes_in(directory / name) for name in _SWAP[version])
+    if limit is None or memory.swap_total_gb is None:
+        return memory
+    free_gb = None if used is None else max(0.0, (limit - used) / _GIB)
+    return replace(
+        memory,
+        swap_total_gb=min(memory.swap_total_gb, limit / _GIB),
+        swap_free_gb=_lower(memory.swap_free_gb, free_gb),
     )
 
 

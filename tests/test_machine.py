@@ -51,8 +51,21 @@ def test_meminfo_is_the_kernels_where_no_cgroup_limits(tmp_path: Path) -> None:
         free_gb=8,
         available_gb=16,
         cached_gb=4,
+        swap_total_gb=2,
+        swap_free_gb=1,
         source="MemTotal",
     )
+
+
+def test_a_cgroup_lowers_what_there_is_of_swap(tmp_path: Path) -> None:
+    files = {"memory.swap.max": f"{GIB}\n", "memory.swap.current": f"{GIB // 4}\n"}
+    none = {"job/memory.swap.max": "0\n", "job/memory.swap.current": "0\n"}
+
+    found = memory(tmp_path, "0::/\n", files)
+    without = memory(tmp_path, "0::/job\n", none)
+
+    assert (found.swap_total_gb, found.swap_free_gb) == (1, 0.75)
+    assert (without.swap_total_gb, without.swap_free_gb) == (0, 0)
 
 
 def v2(
