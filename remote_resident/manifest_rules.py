@@ -32,6 +32,7 @@ _SHA256 = 32
 """Bytes."""
 
 
+_KEY_PATH = re.compile(r"(?:[^.\[\]]+|\[-?\d+\])(?:\.[^.\[\]]+|\.?\[-?\d+\])*")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 
@@ -464,6 +465,14 @@ def _json_items(items: Collection[tuple[str | int, Any]]) -> None:
             json_value(item)
     except Wrong:
         raise Wrong(list(_faults_of(json_value, items))) from None
+
+
+def key_path(value: Any) -> str:
+    """Accept the way to a value in an answer: names with dots, `[i]` into a list."""
+    path = filled(value)
+    if _KEY_PATH.fullmatch(path) is None:
+        raise Wrong("wanted names with dots between, [0] for the first of a list")
+    return path
 
 
 def pattern(value: Any) -> str:

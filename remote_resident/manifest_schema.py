@@ -97,7 +97,7 @@ def _expects(value: Any) -> tuple[Expect, ...]:
     faults: list[Fault] = []
     for key, conditions in value.items():
         try:
-            rules.filled(key)
+            rules.key_path(key)
             expects.append(_expect(key, conditions))
         except Wrong as wrong:
             faults += (f._replace(path=(key, *f.path)) for f in wrong.faults)
