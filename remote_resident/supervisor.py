@@ -24,6 +24,7 @@ kernel closes the lifeline. One that is not owned has no lifeline and leaves whe
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from remote_resident import (
     client,
+    exec_env,
     places,
     processes,
     spawn,
@@ -54,6 +56,8 @@ from remote_resident.starter import END_GRACE_S, Stage, Starter
 from remote_resident.worker_side import protocol
 
 if TYPE_CHECKING:
+    from remote_resident.admission import Budget
+    from remote_resident.kit_launch import Builder
     from remote_resident.manifest import ProviderManifest
 
 __all__ = [
@@ -118,6 +122,52 @@ class ResidentWorker:
     @admit.setter
     def admit(self, admit: Admit | None) -> None:
         self._starter.admit = admit
+
+    @property
+    def build_command(self) -> "Builder":
+        """Give what `[runtime] launch` names; raises WorkerStartError for nothing."""
+        return start_command.builder_of(self.manifest)
+
+    @property
+    def start_timeout_s(self) -> float:
+        """Give how long a load may take."""
+        return self.manifest.runtime_start_timeout_s
+
+    @property
+    def request_timeout_s(self) -> float:
+        """Give how long a prediction may take before the worker is ended."""
+        return self.manifest.runtime_request_timeout_s
+
+    @property
+    def idle_timeout_s(self) -> float:
+        """Give the idleness after which the worker leaves; 0: it does not."""
+        return self._starter.idle_timeout_s()
+
+    @property
+    def budgets(self) -> "Budget":
+        """Give what it may take of each memory, as admission reckons it."""
+        from remote_resident.room import budget_of
+
+        return budget_of(self.manifest)
+
+    @property
+    def lock(self) -> Path | None:
+        """Name the lock that its environment is made by; None: none is declared."""
+        return self.manifest.lock_path()
+
+    def child_env(
+        self,
+        extra: Mapping[str, str | None] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> dict[str, str]:
+        """Build the environment of its process from the caller's, by allow-list.
+
+        None in `extra` removes a name, whatever listed it; `environ` None: ours.
+        """
+        caller_s = os.environ if environ is None else environ
+        return exec_env.child_env(self.manifest, caller_s, extra)
+
+    end_all = staticmethod(end_all)
 
     @property
     def ping_s(self) -> float:

@@ -28,7 +28,14 @@ from small_worker import (
     told_to,
 )
 
-from remote_resident import places, processes, room, start_lock, supervisor
+from remote_resident import (
+    kit_launch,
+    places,
+    processes,
+    room,
+    start_lock,
+    supervisor,
+)
 from remote_resident.admission import Budget, Holder
 from remote_resident.errors import AdmissionRefused, WorkerStartError
 from remote_resident.spawn import Log
@@ -47,6 +54,24 @@ def test_a_start_is_a_question_first(make: Make) -> None:
 
     assert (started.adopted, adopted.adopted) == (False, True)
     assert (adopted.pid, adopted.instance) == (started.pid, started.instance)
+
+
+def test_a_worker_says_what_it_is_started_from_and_how_long_what_may_take(
+    make: Make,
+) -> None:
+    limits = {"start_timeout_s": 7, "request_timeout_s": 8, "idle_timeout_s": 9}
+    worker = make("counts", runtime=told_to("/dev/null", **limits))
+    built = worker.child_env(
+        {"PATH": None}, {"PATH": "/bin", "LANG": "C", "STRAY": "1"}
+    )
+
+    assert {name: getattr(worker, name) for name in limits} == limits
+    assert worker.build_command is kit_launch.build_command
+    assert worker.budgets == Budget(0.0, 0.1, "declared")
+    assert worker.lock is None
+    assert built["LANG"] == "C"
+    assert not {"PATH", "STRAY"} & built.keys()
+    assert worker.end_all("no-such-instance") == []
 
 
 def test_twenty_threads_share_one_start(make: Make, tmp_path: Path) -> None:
