@@ -153,6 +153,7 @@ def test_a_killed_worker_is_lost_with_the_reason_and_replaced(
         f"tiny: job one: its worker {pid} ended: {said}; log {log}, "
         "the job's last lines:\n    job one does waits"
     )
+    assert got[-1]["next"] == host.job("one").next == "tu remote job logs one"
     assert host.job("one").state == "lost"
     assert host.job("one").reason == "lost"
     assert events(host, again)[-1]["status"] == "completed"

@@ -210,6 +210,7 @@ def test_a_running_job_outlives_its_manifest_and_its_worker_goes_with_it(
 
     assert (running.state, alive not in (None, "Z")) == ("running", True)
     assert (waiting.state, waiting.reason) == ("failed", "file_missing")
+    assert waiting.next == "tu remote check"
     assert events(second, "one")[-1]["status"] == "completed"
     tree = str(site.tree)
     until(lambda: not processes.instances("tiny", tree), "the worker is ended")

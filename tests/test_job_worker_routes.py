@@ -220,6 +220,7 @@ def test_a_body_of_ten_mebibytes_is_read_and_one_more_byte_is_not(
     answer = worker.ask("POST", "/jobs/more/run", padded(MIB10 + 1))
 
     assert (answer.status, answer.json["reason"]) == (413, "too_large")
+    assert str(MIB10) in answer.json["error"]
     assert worker.ask("GET", "/jobs/more").status == 404
 
 

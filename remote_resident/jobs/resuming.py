@@ -14,7 +14,7 @@ from remote_resident.jobs.board import Board
 from remote_resident.jobs.feed import Feed
 from remote_resident.jobs.job import QUEUED, RUNNING, Job
 from remote_resident.jobs.lane import LEAVE_S, Lane, Live
-from remote_resident.jobs.running import failed
+from remote_resident.jobs.running import failed, failed_by
 from remote_resident.jobs.watch import in_thread
 
 
@@ -36,8 +36,11 @@ def _resumed(board: Board, job: Job) -> Live | None:
         provider.refuse_mode(manifest)
     except (OSError, ProviderError) as exc:
         if job.state != RUNNING:
-            reason = exc.reason if isinstance(exc, ProviderError) else "file_missing"
-            outcome = failed(job, str(exc), reason=reason)
+            outcome = (
+                failed_by(job, exc)
+                if isinstance(exc, ProviderError)
+                else failed(job, str(exc), reason="file_missing")
+            )
             if job.cancelling:
                 outcome = running.cancelled(job)
             board.record_end(job, outcome, Feed())

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any
 
@@ -167,13 +167,8 @@ class Run:
         text += f"; log {job.log}"
         if tail := tail_of(job):
             text += f", the job's last lines:{tail}"
-        return Outcome(
-            LOST,
-            {**_named(job, "error"), "message": text, "reason": LOST},
-            reason=LOST,
-            message=text,
-            next=f"tu remote job logs {job.job_id}",
-        )
+        next_ = f"tu remote job logs {job.job_id}"
+        return replace(failed(job, text, reason=LOST, next=next_), state=LOST)
 
 
 def outcome_of(job: Job, terminal: Event) -> Outcome:

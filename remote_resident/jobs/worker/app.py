@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from litestar import Litestar, Request, Response, get, post
 from litestar.enums import MediaType
 from litestar.exceptions import HTTPException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.spec import (
     Components,
@@ -295,7 +296,10 @@ class _Refused(HTTPException):
 
 def _refusal(_: object, exc: HTTPException) -> Response[Failure]:
     reason = getattr(exc, "reason", REASONS.get(exc.status_code, "bad_request"))
-    failure = Failure(False, reason, str(exc.detail))
+    error = str(exc.detail)
+    if isinstance(exc, RequestEntityTooLarge):
+        error = f"body: more than {MOST_BYTES} bytes found, at most those wanted"
+    failure = Failure(False, reason, error)
     return Response(
         failure,
         status_code=exc.status_code,
