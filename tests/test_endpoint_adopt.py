@@ -145,6 +145,7 @@ def test_a_disconnect_keeps_the_one_row_whose_stop_fails(daemon: Started) -> Non
     assert (done["ok"], done["removed"]) == (False, ["b-service"])
     ((name, reason),) = [(row["name"], row["reason"]) for row in done["kept"]]
     assert (name, reason) == ("a-service", "stop_failed")
+    assert done["kept"][0]["next"] == f"kill {get(first.row('a')['port'])}"
     assert first.row("a")["state"] == "failed"
     assert list(store.registrations().endpoints) == ["a-service"]
     assert store.settings().mode is None

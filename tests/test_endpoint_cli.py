@@ -373,6 +373,23 @@ def test_connecting_needs_a_credential_and_a_host_that_fits(
     assert document(wrong)["reason"] == "wrong_mode"
 
 
+def test_a_disconnect_names_what_ends_each_that_it_could_not_stop(
+    enabled: Path, tu: Typed
+) -> None:
+    (enabled / "stop.sh").write_text("#!/bin/sh\nexit 4\n")
+    refused = document(tu(*(words := words_of(client.free_port())), "--json"))
+    assert tu(*words, "--approve", refused["problems"][0]["wanted"]).returncode == 0
+    assert tu("run", NAME, "--", "true").returncode == 0
+    pid = int((Path(client.show(NAME)["service_dir"]) / "pid").read_text())
+
+    ended = tu("disconnect", "--yes")
+    os.kill(pid, signal.SIGKILL)
+
+    assert ended.returncode == 1
+    assert f"{NAME}: stop returned 4" in ended.stderr.decode()
+    assert f"\nnext: kill {pid}\n" in ended.stderr.decode()
+
+
 def test_show_says_all_of_it(registered: Path, tu: Typed) -> None:
     shown = tu("show", NAME).stdout.decode()
 

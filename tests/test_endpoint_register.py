@@ -209,6 +209,8 @@ def test_the_refusal_carries_the_card_and_the_digest_that_approves_it(
 
     assert (problem.text, problem.wanted) == (found.card, found.digest)
     assert found.refusal().reason == "not_approved"
+    # the command line has its own; this one must work as it stands
+    assert found.refusal().next == f'register(..., approve="{found.digest}")'
 
 
 # the card

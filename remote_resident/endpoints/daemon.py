@@ -80,7 +80,8 @@ class Endpoints:
                 removed.append(name)
             except ProviderError as exc:
                 if exc.reason != "unknown_name":
-                    kept.append({"name": name, "reason": exc.reason, "error": str(exc)})
+                    why = {"reason": exc.reason, "error": str(exc), "next": exc.next}
+                    kept.append({"name": name, **why})
         self._store.disconnect()
         return {"ok": not kept, "removed": removed, "kept": kept}
 

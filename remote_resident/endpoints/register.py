@@ -48,7 +48,8 @@ class NeedsApproval:
         return ProviderError(
             f"{name}: {found} found, approval of {self.digest} wanted",
             reason="not_approved",
-            next=f"tu remote endpoint register {name} --approve {self.digest}",
+            # who typed a command gets that one back, from the command line
+            next=f'register(..., approve="{self.digest}")',
             problems=[problem],
         )
 

@@ -19,7 +19,7 @@ def run(asked: Asked) -> Answer:
     question = "Stop every service of this host and forget every endpoint?"
     confirm(asked, question, "tu remote endpoint disconnect")
     done = client.disconnect()
-    kept = [f"{row['name']}: {row['reason']}: {row['error']}" for row in done["kept"]]
+    kept = [f"tu: {row['error']}\nnext: {row['next']}" for row in done["kept"]]
     return Answer(
         document=done,
         text=f"disconnected, {len(done['removed'])} endpoints removed",
