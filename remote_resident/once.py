@@ -23,13 +23,14 @@ _ORPHAN_END_S = 10.0
 _ABANDONED_GRACE_S = 2.0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Once:
     """What admission is asked about."""
 
     manifest: "ProviderManifest"
     instance: str | None
     size: float | None
+    make_room: bool = False
 
 
 def run_once(
@@ -39,21 +40,20 @@ def run_once(
     timeout_s: float | None = None,
     log_path: Path | None = None,
     admit: Admit | None = default_admit,
+    make_room: bool = False,
 ) -> tuple[dict[str, Any], float]:
     """Answer one request with a process of its own; the reply and the seconds it took.
 
-    `timeout_s` is for all of it; None: the manifest's start and request timeouts. The
-    request, the reply and the errors are those of a resident worker's `request`, and
-    the process carries the same marks. Nothing of it is left afterwards, and what an
-    earlier one left whose caller was killed is ended first.
+    `timeout_s` is for all of it, as the request's own `deadline` is; None: the
+    manifest's start and request timeouts. The request, the reply and the errors are
+    those of a resident worker's `request`, and the process carries the same marks.
+    Nothing of it is left afterwards, and what an earlier one left whose caller was
+    killed is ended first.
     """
-    manifest_limit = (
-        manifest.runtime_start_timeout_s + manifest.runtime_request_timeout_s
-    )
-    limit_s = manifest_limit if timeout_s is None else timeout_s
     line = _line(manifest, {"op": "predict", **payload})
     seen = _seen(manifest, payload.get("output_dir"))
     start_command.refuse_bad_request(manifest, payload, seen)
+    limit_s = _limit_s(manifest, payload, timeout_s)
     for directory in seen:
         _make(manifest, directory)
     start_command.refuse_bad_weights(manifest)
@@ -69,7 +69,7 @@ def run_once(
         child: spawn.Child | None = None
         try:
             size = start_command.size_of(payload)
-            candidate = _Once(manifest=manifest, instance=instance, size=size)
+            candidate = _Once(manifest, instance, size, make_room)
             with start_command.admitted(admit, candidate) as device:
                 child = _spawn(plan, _options(limit_s), device, (log, line, reply))
             in_time = child.wait_end(began + limit_s - time.monotonic())
@@ -80,6 +80,16 @@ def run_once(
                 child.wait_end(_ORPHAN_END_S)
                 child.close()
         return _judged(manifest, child, reply, in_time, limit_s), seconds
+
+
+def _limit_s(
+    manifest: "ProviderManifest", payload: Mapping[str, Any], timeout_s: float | None
+) -> float:
+    if timeout_s is None:
+        timeout_s = manifest.runtime_start_timeout_s
+        timeout_s += manifest.runtime_request_timeout_s
+    deadline_s = payload.get("deadline")
+    return timeout_s if deadline_s is None else min(timeout_s, deadline_s)
 
 
 def _options(limit_s: float) -> list[str]:
@@ -190,11 +200,13 @@ def _judged(
     limit_s: float,
 ) -> dict[str, Any]:
     log, slug = child.log, manifest.slug
+    next_ = f"tu remote logs {manifest.named}"
     if not in_time:
         raise WorkerRequestError(
             f"{slug}: process {child.pid} was ended: no reply after {limit_s} s, at most "
             f"so long wanted; log {log.path}",
             reason="request_timeout",
+            next=next_,
         )
     reply.seek(0)
     line = reply.read(protocol.MAX_LINE_BYTES + 2)
@@ -204,15 +216,19 @@ def _judged(
         raise WorkerRequestError(
             f"{slug}: process {child.pid} died answering: {hint}{said}",
             reason="worker_died",
+            next=next_,
         )
     try:
         answer = protocol.decode_line(line)
     except protocol.ProtocolError as exc:
         raise WorkerRequestError(
-            f"{slug}: process {child.pid}: {exc}; {hint}", reason=exc.reason
+            f"{slug}: process {child.pid}: {exc}; {hint}",
+            reason=exc.reason,
+            next=next_,
         ) from None
     if answer.get("ok") is True:
         return dict(answer)
     reason = str(answer.get("reason") or "request_failed")
     more = f"; process {child.pid}: {hint}" if reason == "worker_died" else ""
-    raise WorkerRequestError(f"{slug}: {answer.get('error')}{more}", reason=reason)
+    text = f"{slug}: {answer.get('error')}{more}"
+    raise WorkerRequestError(text, reason=reason, next=next_)

@@ -204,6 +204,13 @@ class ResidentWorker:
         `stopping`, or the first bad weight's reason), AdmissionRefused,
         ExecEnvironmentError, KitUnavailable; WorkerRequestError (`socket_path`).
         """
+        if self._is_fresh():
+            raise WorkerStartError(
+                f'{self.slug}: [runtime] mode = "subprocess" found, a resident one '
+                "wanted to hold it: each request has a process of its own",
+                reason="bad_request",
+                next=f"tu remote call {self.manifest.named} '{{}}'",
+            )
         inputs = self._inputs_now()
         with self._guard:
             held = self._held
@@ -224,6 +231,9 @@ class ResidentWorker:
         if started is None:
             raise self._starter.not_yet(deadline_s or 0.0)
         return started
+
+    def _is_fresh(self) -> bool:
+        return self.manifest.runtime_mode == "subprocess"
 
     def _is_there(self, held: Held) -> bool:
         return not held.wait_end(0) and self.socket_path.exists()
@@ -266,10 +276,14 @@ class ResidentWorker:
         `deadline`, else no limit but the manifest's. `on_event` gets the worker's events.
         Raises WorkerRequestError with the worker's reason, `request_timeout`,
         `worker_died`, or `bad_request` before anything starts; what `ensure_started`
-        raises.
+        raises. Of mode subprocess each has a process of its own (`run_once`).
         """
         if deadline_s is not None:
             payload = {**payload, "deadline": deadline_s}
+        if self._is_fresh():
+            return run_once(
+                self.manifest, payload, log_path=self.log_path, admit=self.admit
+            )[0]
         start_command.refuse_bad_request(self.manifest, payload, self._seen)
         asking = Asking.of(payload, on_event)
         try:

@@ -510,6 +510,32 @@ def test_a_call_that_may_not_start_anything_says_that_nothing_runs(
     assert (code, told["reason"]) == (1, "not_running")
 
 
+def test_what_is_typed_of_a_provider_of_fresh_processes_holds_none(
+    held: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = held / "manifests/alpha/provider.toml"
+    fresh = '[runtime]\nmode = "subprocess"\nmode_reason = "it leaks"\n'
+    path.write_text(path.read_text().replace("[runtime]\n", fresh))
+    words = ("--tree", str(held), "remote")
+    ask = (*words, "call", "alpha", '{"text": "hi", "deadline": 0}')
+
+    absent, late, whole, again = (
+        document(capsys, *typed)
+        for typed in (
+            (*ask, "--no-start"),
+            ask,
+            (*ask, "--timeout", "60", "--make-room"),
+            (*words, "restart", "alpha"),
+        )
+    )
+
+    for (code, told), reason in ((absent, "not_running"), (late, "request_timeout")):
+        assert isinstance(told, dict)
+        assert (code, told["reason"]) == (1, reason)
+    assert whole[0] == 0, whole
+    assert again == (0, {"stopped": [], "started": None})
+
+
 @pytest.mark.parametrize(
     ("request_text", "message"),
     [

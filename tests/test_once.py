@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from small_provider import provider
-from small_worker import Make, refused
+from small_worker import Make, not_started, refused
 
 from remote_resident import processes
 from remote_resident.supervisor import run_once
@@ -43,3 +43,44 @@ def test_a_fresh_process_fails_as_a_resident_one_does(
     assert "exit status 1" in str(lost)
     assert "a_stack_that_is_not_there" in str(lost)
     assert processes.instances("hangs", str(tree)) == []
+
+
+FRESH = {"mode": "subprocess", "mode_reason": "it leaks"}
+
+
+def test_the_requests_own_deadline_ends_the_waiting_for_a_fresh_process_too(
+    tree: Path,
+) -> None:
+    hangs = provider(tree, "hangs")
+
+    late = refused(lambda: run_once(hangs, {"deadline": 0.2}, timeout_s=60, admit=None))
+    at_once = refused(lambda: run_once(hangs, {"deadline": 0}, admit=None))
+
+    assert late.reason == at_once.reason == "request_timeout"
+    assert "no reply after 0.2 s, at most so long wanted" in str(late)
+    assert late.next == "tu remote logs " + hangs.named
+
+
+def test_a_provider_of_fresh_processes_is_held_by_nobody(make: Make) -> None:
+    worker = make("says_environment", runtime=FRESH)
+
+    replies = [worker.request({}) for _ in range(2)]
+    held = not_started(worker)
+
+    assert len({reply["environ"]["TU_RESIDENT_INSTANCE"] for reply in replies}) == 2
+    assert not worker.is_running()
+    assert held.reason == "bad_request"
+    assert held.next == f"tu remote call {worker.manifest.named} '{{}}'"
+
+
+def test_room_is_made_for_a_fresh_process_where_that_was_asked(tree: Path) -> None:
+    asked: list[object] = []
+
+    def admit(candidate: object) -> None:
+        asked.append(getattr(candidate, "make_room", None))
+
+    for make_room in (False, True):
+        fresh = provider(tree, "says_environment", runtime=FRESH)
+        run_once(fresh, {}, admit=admit, make_room=make_room)
+
+    assert asked == [False, True]

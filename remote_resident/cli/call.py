@@ -76,7 +76,16 @@ def _reply(
     if provider.runtime_mode == "subprocess":
         from remote_resident.once import run_once
 
-        return run_once(provider, payload, timeout_s=asked.timeout)[0]
+        if asked.no_start:
+            raise WorkerRequestError(
+                f"{provider.slug}: mode subprocess found, which has a process started "
+                "for each request, and none is to be started",
+                reason="not_running",
+                next=f"tu remote call {provider.named} '{{}}'",
+            )
+        if asked.timeout is not None:
+            payload["deadline"] = asked.timeout
+        return run_once(provider, payload, make_room=asked.make_room)[0]
     from remote_resident import start_command
     from remote_resident.supervisor import ResidentWorker
 

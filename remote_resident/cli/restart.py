@@ -25,6 +25,8 @@ def run(asked: Asked) -> Answer:
     worker = ResidentWorker(provider, owned=False)
     stopped = worker.stop()
     worker.forget_failures()
+    if provider.runtime_mode == "subprocess":
+        return _later(stopped, "each call starts its own process")
     screen = tree.screen(asked)
     screen.started(provider.slug, "start")
     try:
@@ -45,8 +47,11 @@ def _jobs(provider: "ProviderManifest") -> Answer:
     starter = starter_of(provider)
     stopped = starter.stop()
     starter.crashes.forget()
+    return _later(stopped, "the next job starts a new one")
+
+
+def _later(stopped: list[int], next_start: str) -> Answer:
     was = f"stopped pid {', '.join(map(str, stopped))}; " if stopped else ""
     return Answer(
-        document={"stopped": stopped, "started": None},
-        text=f"{was}the next job starts a new one",
+        document={"stopped": stopped, "started": None}, text=f"{was}{next_start}"
     )
