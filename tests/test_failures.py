@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_smoke import provider, smoked, timed
+from small_smoke import provider, smoked, timed
 
 from remote_resident import driver
 from tests import small_kit
