@@ -369,9 +369,17 @@ def make_room(
     deadline = time.monotonic() + wait_s
     while not (verdict := again()).admit and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
+    return _having_told(verdict, gone), gone
+
+
+def _having_told(verdict: Verdict, gone: Sequence[Holder]) -> Verdict:
+    """Say who went, in the verdict and aloud: nobody reads that of an admission."""
+    from logging import getLogger
+
     told = f"retired to make room: {', '.join(map(str, gone))}"
+    getLogger(__name__).warning("%s: %s", verdict.slug, told)
     notes = (*verdict.notes, told)
-    return replace(verdict, notes=notes, text=f"{verdict.text}; {told}"), gone
+    return replace(verdict, notes=notes, text=f"{verdict.text}; {told}")
 
 
 def ask_idle_s(holder: Holder) -> float | None:

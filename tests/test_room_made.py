@@ -55,14 +55,19 @@ def many(*slugs: str, ram: float = 20) -> list[Holder]:
     return [other(ram, slug=slug, instance=slug) for slug in slugs]
 
 
-def test_the_least_recently_used_are_retired_and_said() -> None:
+def test_the_least_recently_used_are_retired_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     host = Machine(*many("a", "b", "c", "d"))
 
     verdict, gone = host.make_room({"a": 5.0, "b": 50.0, "c": 500.0, "d": 1.0})
 
     assert verdict.admit
     assert host.retired == [one.slug for one in gone] == ["c", "b"]
-    assert verdict.text.endswith("retired to make room: c (/b, pid 11), b (/b, pid 11)")
+    told = "retired to make room: c (/b, pid 11), b (/b, pid 11)"
+    assert verdict.text.endswith(told)
+    # whoever is admitted sees no verdict
+    assert f"{verdict.slug}: {told}" in caplog.messages
 
 
 def test_the_busy_are_never_retired() -> None:
