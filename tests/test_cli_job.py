@@ -586,6 +586,21 @@ def test_a_worker_that_is_stopped_from_outside_is_told_as_such(own: Site) -> Non
     assert not processes.instances("tiny", str(own.tree))
 
 
+def test_a_job_that_a_daemon_left_is_ended_without_another_one_to_wait_for(
+    own: Site,
+) -> None:
+    process = own.run("one")
+    process.kill()
+    process.communicate()
+    kill_daemon()
+
+    ended = own.tu("daemon", "--stop-services")
+
+    assert ended.returncode == 0
+    assert not processes.instances("tiny", str(own.tree))
+    assert JobClient().job("one")["state"] == "cancelled"
+
+
 @pytest.mark.long
 def test_the_document_of_a_workers_routes_is_printed(site: Site) -> None:
     told = site.tu("job", "openapi", "tiny")

@@ -24,8 +24,10 @@ from small_endpoint import (
     start_script,
     wait_for,
 )
+from small_provider import DEADLINE_S
 
 from remote_resident import processes, room
+from remote_resident.daemon.client import connect
 from remote_resident.endpoints import listener, notes
 from remote_resident.endpoints.service import Service
 from remote_resident.endpoints.store import Store
@@ -83,6 +85,24 @@ def test_the_daemon_is_told_to_end_its_services_too(daemon: Started) -> None:
     first.end(signal.SIGTERM)
 
     assert not listener.is_open(one.port or 0)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_daemon_left_is_ended_without_another_one_to_wait_for(
+    daemon: Started, how: int
+) -> None:
+    store = registered(one := endpoint())
+    first = daemon()
+    first.run("a")
+    wait_noted(store, one.name, "ready")
+    first.end(how)
+    words = ["-m", "remote_resident", "remote", "daemon", "--stop-services"]
+    done = subprocess.run([sys.executable, *words], timeout=DEADLINE_S, check=False)
+
+    assert done.returncode == 0
+    assert not listener.is_open(one.port or 0)
+    with pytest.raises(ProviderError, match="no daemon found"):
+        connect(start=False)
 
 
 def test_a_start_goes_on_under_the_next_daemon(daemon: Started, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`tu remote daemon`: the host daemon in the foreground."""
 
+import contextlib
 import json
 import os
 import sys
@@ -20,8 +21,9 @@ def arguments(parser: Any) -> None:
 
 
 def run(asked: Asked) -> Answer:
-    """Serve until SIGTERM or Ctrl-C; with `--stop-services` end one that runs."""
+    """Serve until SIGTERM or Ctrl-C; with `--stop-services` end what runs already."""
     from remote_resident.daemon.__main__ import serve
+    from remote_resident.daemon.client import connect
     from remote_resident.daemon.server import Places
 
     places = Places.of_host()
@@ -33,6 +35,9 @@ def run(asked: Asked) -> Answer:
             document = {"ready": True, "pid": os.getpid(), "socket": str(places.socket)}
             write_line(asked.stdout, json.dumps(document))
 
+    if asked.stop_services and _is_left():
+        # one takes it up, and is ended below with it
+        connect()
     try:
         code = serve(asked, ready)
     except ProviderError as exc:
@@ -40,6 +45,31 @@ def run(asked: Asked) -> Answer:
             return _ended(exc)
         raise
     return Answer(document={"ok": True, "ended": os.getpid()}, code=code)
+
+
+def _is_left() -> bool:
+    """Say whether none runs, and an earlier one left services or jobs."""
+    from remote_resident import places
+    from remote_resident.daemon.client import connect
+    from remote_resident.endpoints import notes
+    from remote_resident.endpoints.store import Store
+    from remote_resident.endpoints.swap import State
+    from remote_resident.jobs.records import Records
+
+    with contextlib.suppress(ProviderError):
+        connect(start=False)
+        return False
+    records = places.state_dir() / "jobs.sqlite"
+    if records.exists() and Records(records).live():
+        return True
+    store = Store()
+    for endpoint in store.registrations().endpoints.values():
+        phase, service = notes.adopted(store, endpoint)
+        if phase.state in (State.STARTING, State.STOPPING):
+            return True
+        if service is not None and service.listener is not None:
+            return True
+    return False
 
 
 def _ended(locked: ProviderError) -> Answer:

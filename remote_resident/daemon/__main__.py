@@ -20,7 +20,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-services",
         action="store_true",
-        help="end the services with the daemon; ends one that runs already, and them",
+        help="end the services with the daemon; ends one that runs already, and what "
+        "an earlier one left",
     )
     parser.add_argument(
         "--overtake-s",
