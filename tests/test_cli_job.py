@@ -161,6 +161,16 @@ def test_the_python_of_the_page_runs_a_job(
     assert "'status': 'completed'" in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_a_program_submits_by_slug(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TU_REMOTE_TREE", str(site.tree))
+    jobs = JobClient()
+
+    job = jobs.submit("tiny", {"x": 1}, "by-slug")
+
+    assert (job["job_id"], job["slug"]) == ("by-slug", "tiny")
+    assert list(jobs.events("by-slug"))[-1]["status"] == "completed"
+
+
 @pytest.mark.parametrize(
     ("full", "code"), [("stdout", 1), ("stderr", 0)], ids=["results", "progress"]
 )

@@ -1,7 +1,7 @@
 """Jobs as a program asks for them: over the daemon's socket, which is started if need be.
 
 jobs = JobClient()
-job = jobs.submit(provider, {"steps": 100})
+job = jobs.submit("anneal", {"steps": 100})
 for event in jobs.events(job["job_id"]):
     ...
 """
@@ -27,12 +27,17 @@ class JobClient:
 
     def submit(
         self,
-        manifest: "ProviderManifest",
+        provider: "ProviderManifest | str",
         params: Mapping[str, Any],
         job_id: str | None = None,
         device: str = AUTO,
     ) -> dict[str, Any]:
-        """Give a provider a job; it runs on whatever becomes of the caller."""
+        """Give a provider a job; it runs on whatever becomes of the caller.
+
+        `provider` may be its slug, in the tree around the caller. Raises UsageError
+        for one that is none there, and ManifestError.
+        """
+        manifest = _found(provider) if isinstance(provider, str) else provider
         inside = manifest.directory == manifest.tree / "manifests" / manifest.slug
         body = {
             "slug": manifest.slug if inside else str(manifest.directory),
@@ -72,6 +77,12 @@ class JobClient:
         """Give the last lines that a job wrote."""
         found: list[str] = self.daemon.call("GET", _route(job_id, "logs"))["lines"]
         return found
+
+
+def _found(slug: str) -> "ProviderManifest":
+    from remote_resident import manifest, places
+
+    return manifest.find(places.find_tree(), slug)
 
 
 def _route(job_id: str, *more: str) -> str:
