@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from remote_resident import processes
 from remote_resident.daemon.client import DaemonClient
 from remote_resident.daemon.server import Places
@@ -24,7 +26,7 @@ from remote_resident.endpoints.cell import Line, Work
 from remote_resident.endpoints.changes import Changes
 from remote_resident.endpoints.owner import Owner
 from remote_resident.endpoints.record import Endpoint
-from remote_resident.endpoints.service import Service
+from remote_resident.endpoints.service import Patience, Service
 from remote_resident.endpoints.store import Settings, Store
 from remote_resident.errors import ProviderError
 
@@ -35,6 +37,8 @@ PROGRAM = Path(__file__).parent / "services/small.py"
 STOP = """#!/bin/sh
 kill "$(cat "$SERVICE_DIR/pid")"
 """
+SOON = Patience(settle_s=0.2, dead_s=0.5, dying_s=0.2, swept_s=0.2)
+HOLDS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.01)\n"
 
 
 def start_script(**options: object) -> str:
@@ -142,6 +146,27 @@ class Host:
                 one.run.end()
         for writer in panel.writers:
             writer.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def host() -> Iterator[Any]:
+    """Give what makes a host of some endpoints; all of it ends with the test."""
+    made: list[Host] = []
+
+    def make(*endpoints: Any, **options: Any) -> Host:
+        made.append(Host(*endpoints, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def refused(host: Host, name: str = "a", **options: Any) -> ProviderError:
+    """Give why a cell is refused."""
+    with pytest.raises(ProviderError) as caught:
+        host.run(name, **options)
+    return caught.value
 
 
 def _end_hidden(one: Endpoint) -> None:

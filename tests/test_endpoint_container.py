@@ -9,10 +9,10 @@ import pytest
 from container_image import PYTHON, Image, image
 from small_endpoint import (
     Daemon,
-    Host,
     endpoint,
     free_port,
     get,
+    host,
     phases,
     registered,
     wait_for,
@@ -24,6 +24,8 @@ from remote_resident.endpoints.record import Endpoint
 from remote_resident.endpoints.scripts import environment
 from remote_resident.endpoints.service import Patience
 from remote_resident.errors import ProviderError
+
+__all__ = ["host"]
 
 pytestmark = pytest.mark.container
 
@@ -56,19 +58,6 @@ def names(base: Image) -> Iterator[list[str]]:
             subprocess.run(argv, capture_output=True, check=False)
         argv = [base.program, "container", "inspect", service]
         assert subprocess.run(argv, capture_output=True).returncode != 0
-
-
-@pytest.fixture
-def host() -> Iterator[Any]:
-    made: list[Host] = []
-
-    def make(*endpoints: Endpoint, **options: Any) -> Host:
-        made.append(Host(*endpoints, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def contained(base: Image, name: str, **fields: Any) -> Endpoint:

@@ -34,6 +34,8 @@ def answer(sock: socket.socket) -> None:
         status, body = 200, str(os.getpid())
         if path == "/die":
             os._exit(3)
+        if path == "/answers":
+            body = str(answers)
         if path == "/env":
             body = "\n".join(f"{k}={v}" for k, v in os.environ.items())
         if path == "/ready":
