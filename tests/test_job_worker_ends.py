@@ -111,7 +111,8 @@ def test_a_reserved_name_is_refused_in_the_plugin(worker: JobWorker) -> None:
 def test_memory_is_given_back_before_the_end_is_told(
     worker: JobWorker, tmp_path: Path
 ) -> None:
-    for number, how in enumerate(({}, {"raises": True}, {"release": "fails"})):
+    ways = ({}, {"raises": True}, {"release": "fails"}, {"bare": True})
+    for number, how in enumerate(ways):
         said = tmp_path / f"said-{number}"
         with worker.run(
             f"memory-{number}", "holds_memory", file=str(said), **how

@@ -20,9 +20,9 @@ class Job:
             if ctx.params.get("release") == "fails":
                 raise RuntimeError("device lost")
 
-        torch.cuda = types.SimpleNamespace(
-            is_initialized=lambda: True, empty_cache=empty_cache
-        )
+        torch.cuda = types.SimpleNamespace(empty_cache=empty_cache)
+        if not ctx.params.get("bare"):
+            torch.cuda.is_initialized = lambda: True
         sys.modules["torch"] = torch
         say("ran\n")
         if ctx.params.get("raises"):
