@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_job_worker import JobWorker, job_workers, terminal
@@ -111,7 +112,12 @@ def test_a_reserved_name_is_refused_in_the_plugin(worker: JobWorker) -> None:
 def test_memory_is_given_back_before_the_end_is_told(
     worker: JobWorker, tmp_path: Path
 ) -> None:
-    ways = ({}, {"raises": True}, {"release": "fails"}, {"bare": True})
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"raises": True},
+        {"release": "fails"},
+        {"bare": True},
+    )
     for number, how in enumerate(ways):
         said = tmp_path / f"said-{number}"
         with worker.run(
