@@ -34,6 +34,7 @@ from remote_resident.readings import Readings
 
 if TYPE_CHECKING:
     from remote_resident import digests
+    from remote_resident.file_identity import Identity
 
 __all__ = [
     "FILE",
@@ -482,14 +483,35 @@ def _declared(file: File, kept: Readings) -> dict[str, Any]:
             )
     else:
         values, known = unplain(found[0], _DECLARED), found[1]
+        identity = kept.identity(file.path)
     if type(values["smoke_request"]) is str:
-        from remote_resident import manifest_file
-
-        manifest_file.read_request(values, file)
-        # what follows also from another file is not to be kept for this one
-        known = {}
+        values["smoke_request"], known = _request(values, file, identity, kept)
     values["known"], values["readings"] = known, kept
     return values
+
+
+def _request(
+    values: dict[str, Any], file: File, of: "Identity | None", kept: Readings
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Give a request from its own file, and what was worked out of both files before.
+
+    `of` says which manifest it is asked for; None: one that may still change unseen.
+    """
+    name: str = values["smoke_request"]
+    path = f"{file.directory}/{name}"
+    # a plain name next to the manifest cannot leave it
+    simple = "/" not in name and not os.path.islink(path)  # noqa: PTH114
+    found = kept.recall(path, "request") if simple else None
+    if found is not None and of is not None and found[0] == of:
+        return found[1], found[2]
+    from remote_resident import manifest_file
+
+    identity = manifest_file.read_request(values, file)
+    request: Mapping[str, Any] = values["smoke_request"]
+    known: dict[str, Any] = {}
+    if simple and of is not None and kept.path is not None:
+        kept.note(path, identity, "request", (of, request, known))
+    return request, known
 
 
 _PLACED = frozenset("file folder tree lock_tree known readings".split())

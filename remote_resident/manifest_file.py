@@ -48,11 +48,17 @@ def read(file: File) -> tuple[dict[str, Any], Identity | None]:
     return values, identity
 
 
-def read_request(values: dict[str, Any], file: File) -> None:
-    """Put the request's own content in place of its path. Raises ManifestError."""
+def read_request(values: dict[str, Any], file: File) -> Identity | None:
+    """Put the request's own content in place of its path, and say which file it was.
+
+    None where it may still change unseen. Raises ManifestError.
+    """
+    path = posixpath.join(file.directory, values["smoke_request"])
+    before = readings.settled(path)
     faults = list(_request_faults(values, file))
     if faults:
         _refuse(file, read_text(file)[0], faults)
+    return before if before == readings.settled(path) else None
 
 
 def _slug_faults(slug: str | None, file: File) -> list[Fault]:

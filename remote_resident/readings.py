@@ -61,6 +61,11 @@ class Readings:
         if looked_at is not None and entry is not None and entry[0] == identity(st):
             looked_at.add(file)
 
+    def identity(self, file: str) -> Identity | None:
+        """Say which file was read, as it is kept; None: nothing is kept of it."""
+        entry = self._entries.get(file)
+        return None if entry is None else entry[0]
+
     def recall(self, file: str, how: str) -> Any:
         """Give what a file was read as, if it is that file still; None: not known."""
         entry = self._entries.get(file)
@@ -214,6 +219,15 @@ def content(path: str, limit: int = MAX_BYTES) -> tuple[bytes, Identity | None]:
         os.close(fd)
     whole = before == after and len(data) == found.st_size
     return data, before if whole and _settled(before, began) else None
+
+
+def settled(path: str) -> Identity | None:
+    """Say which file lies there; None: none, or one too young to be told by its times."""
+    try:
+        found = identity(os.stat(path))  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    return found if _settled(found, time.time_ns()) else None
 
 
 def listed(folder: str) -> tuple[Listing, Identity | None]:

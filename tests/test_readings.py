@@ -15,6 +15,7 @@ from remote_resident.file_identity import Identity
 from remote_resident.readings import Readings
 from tests.small_tree import MANIFEST, look_alike, tree
 
+ASKS_BY_FILE = MANIFEST.replace('{ op = "m" }', '"request.json"')
 SETTLED_S = 2.0
 """A file that was younger than this when it was read is not recorded."""
 
@@ -51,6 +52,9 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(20):
         (folder / f"{number}").write_bytes(b"one")
     tree(folder / "good")
+    for name in ("asks", "asks_otherwise"):
+        asks = tree(folder / name, toml=ASKS_BY_FILE)
+        (asks / "manifests/m/request.json").write_text('{"op": "m"}')
     tree(folder / "broken", toml=MANIFEST.replace("0.1", '"much"'))
     age(*folder.rglob("*"))
     return folder
@@ -166,7 +170,7 @@ from tasks import check
 root = Path(sys.argv[1])
 (one,) = check.check(root)
 assert one.ok and one.set_up, one
-names = ("provider.toml", "m.lock", "worker.py", "m.toml", "pyvenv.cfg", "/w")
+names = ("provider.toml", "request.json", "m.lock", "worker.py", "m.toml", "pyvenv.cfg", "/w")
 print(*sorted({n for o in opened for n in names if o.endswith(n)}), sep=",")
 print(*sys.modules, sep=",")
 """
@@ -179,15 +183,18 @@ HEAVY = {
 }
 
 
+@pytest.mark.parametrize("own_file", [False, True], ids=["inline", "own-file"])
 def test_an_up_to_date_check_opens_no_file_and_loads_no_parser(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_file: bool
 ) -> None:
     weights = tmp_path / "weights"
     weights.mkdir()
     (weights / "w").write_bytes(b"hello")
     look_alike(tmp_path / "env", "a-1.0")
     monkeypatch.setenv("M_PYTHON", str(tmp_path / "env/bin/python"))
-    root = tree(tmp_path / "t", toml=MANIFEST + WEIGHTS.format(root=weights))
+    toml = ASKS_BY_FILE if own_file else MANIFEST
+    root = tree(tmp_path / "t", toml=toml + WEIGHTS.format(root=weights))
+    (root / "manifests/m/request.json").write_text('{"op": "m"}')
     os.utime(weights / "w", (1e9, 1e9))
     certify(root)
     age(*(p for p in Path(os.environ["TU_REMOTE_HOME"]).rglob("*")))
@@ -202,8 +209,41 @@ def test_an_up_to_date_check_opens_no_file_and_loads_no_parser(
     again, modules = look()
 
     assert {"provider.toml", "m.lock", "worker.py", "m.toml", "pyvenv.cfg"} <= first
+    assert ("request.json" in first) == own_file
     assert again == set()
     assert HEAVY & modules == set()
+
+
+def test_a_request_that_changed_is_read_anew_with_all_that_follows_from_it(
+    aged: Path,
+) -> None:
+    path = aged / "asks/manifests/m/provider.toml"
+
+    def asked() -> tuple[object, str]:
+        readings.forget()
+        found = manifest.load(path)
+        digest = manifest.effective_digest(found)
+        found.readings.save()
+        return found.smoke_request, digest
+
+    first, again = asked(), asked()
+    (path.parent / "request.json").write_text('{"op": "m", "text": "hullo"}')
+    changed = asked()
+
+    assert first == again == ({"op": "m"}, first[1])
+    assert changed == ({"op": "m", "text": "hullo"}, changed[1])
+    assert changed[1] != first[1]
+
+
+def test_a_request_is_asked_anew_of_a_manifest_that_changed(aged: Path) -> None:
+    path = aged / "asks_otherwise/manifests/m/provider.toml"
+    first = manifest.load(path)
+    first.readings.save()
+    path.write_text(ASKS_BY_FILE.replace('"m"]', '"n"]'))
+
+    readings.forget()
+    with pytest.raises(manifest.ManifestError, match='op: "m", wanted one of predict'):
+        manifest.load(path)
 
 
 def test_a_broken_manifest_is_read_each_time_with_all_its_faults(aged: Path) -> None:
