@@ -14,10 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 WORKER = Path(__file__).parents[1] / "remote_resident/jobs/worker"
 JOBS = Path(__file__).with_name("jobs")
 TOKEN = "a-token-of-these-tests"
 DEADLINE_S = 60.0
+SHORT = {"TU_JOB_CANCEL_GRACE_S": "0.5"}
+IGNORED = "cancel ignored for 0.5 s; worker ended"
 
 Event = dict[str, Any]
 
@@ -209,11 +213,39 @@ def job_workers(place: Path) -> Iterator[Start]:
             worker.end_itself()
 
 
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Give what starts workers; all of them end with the test."""
+    with job_workers(tmp_path) as start:
+        yield start
+
+
+def ready_at(worker: JobWorker) -> Path:
+    """Give the path of its socket."""
+    assert worker.socket is not None
+    return worker.socket
+
+
 def command(
     entry: str, *options: str, plugin_id: str = "plugin", python: str = sys.executable
 ) -> list[str]:
     """Give the command line of a worker that is run by path."""
     return [python, str(WORKER), "--entry", entry, "--id", plugin_id, *options]
+
+
+def refused(
+    words: list[str], env: dict[str, str] | None = None
+) -> tuple[int, list[str], str]:
+    """Run a worker that does not come up: its status and its lines."""
+    ended = subprocess.run(
+        words,
+        cwd=JOBS,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    return ended.returncode, ended.stderr.splitlines(), ended.stdout
 
 
 def _start(

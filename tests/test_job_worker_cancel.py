@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_job_worker import JobWorker, Start, job_workers, terminal
+from small_job_worker import (
+    IGNORED,
+    SHORT,
+    JobWorker,
+    Start,
+    job_workers,
+    start,
+    terminal,
+)
 
-IGNORED = "cancel ignored for 0.5 s; worker ended"
-SHORT = {"TU_JOB_CANCEL_GRACE_S": "0.5"}
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with job_workers(tmp_path) as start:
-        yield start
+__all__ = ["start"]
 
 
 @pytest.fixture(scope="module")

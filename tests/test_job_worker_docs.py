@@ -2,22 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from small_job_worker import Start, Stream, job_workers
+from small_job_worker import Start, Stream, start
 
 from remote_resident.jobs.worker.context import Context
 from remote_resident.jobs.worker.events import NAMES
 
+__all__ = ["start"]
+
 PAGE = (Path(__file__).parents[1] / "docs/jobs.md").read_text()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with job_workers(tmp_path) as start:
-        yield start
 
 
 def block(language: str) -> str:

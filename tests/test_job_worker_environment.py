@@ -6,19 +6,14 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_job_worker import JobWorker, Start, job_workers, terminal
+from small_job_worker import JobWorker, Start, start, terminal
+
+__all__ = ["start"]
 
 OURS = {"remote_resident", "tasks", "doit", "requests", "matplotlib", "pytest"}
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with job_workers(tmp_path) as start:
-        yield start
 
 
 def closure(*names: str) -> set[str]:
