@@ -461,9 +461,12 @@ class ResidentWorker:
         """Ask the worker to leave, wait, end what is left; the pids that ended.
 
         A load is ended at once; a prediction in hand has `grace_s` seconds. Works for a
-        worker of any process of this user; empty where there is none.
+        worker of any process of this user; empty where there is none. Of mode
+        subprocess it is what answers a request now.
         """
         deadline = time.monotonic() + grace_s
+        if self._is_fresh():
+            return self._end_fresh(deadline)
         self._starter.stops += 1
         self._spare.close()
         # those of now: what starts while we wait is somebody's next worker
@@ -489,6 +492,18 @@ class ResidentWorker:
             held = self._held
         if held is not None and held.wait_end(0):
             self.let_go(held)
+        return sorted(ended)
+
+    def _end_fresh(self, deadline: float) -> list[int]:
+        """Let each answer what it was started for, which is all it does; end the rest."""
+        ended: set[int] = set()
+        for one in processes.instances(self.slug, self.tree):
+            there = set(processes.members(one.instance))
+            # one with a socket was started while another mode was declared
+            if one.leader and not one.abandoned and "socket" not in one.marks:
+                wait_pid(one.leader.pid, deadline - time.monotonic())
+            ended |= {*self._end_rest(one.instance), *there}
+            ended -= set(processes.members(one.instance))
         return sorted(ended)
 
     def _is_to_end(self, left: processes.Instance) -> bool:

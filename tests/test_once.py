@@ -1,9 +1,12 @@
 """One request to a fresh process."""
 
+import sys
+import threading
+import traceback
 from pathlib import Path
 
-from small_provider import provider
-from small_worker import Make, not_started, refused
+from small_provider import DEADLINE_S, provider, until
+from small_worker import Make, in_thread, not_started, refused
 
 from remote_resident import processes
 from remote_resident.supervisor import run_once
@@ -84,3 +87,36 @@ def test_room_is_made_for_a_fresh_process_where_that_was_asked(tree: Path) -> No
         run_once(fresh, {}, admit=admit, make_room=make_room)
 
     assert asked == [False, True]
+
+
+def test_a_stop_waits_for_a_fresh_process_and_then_ends_it(
+    make: Make, tmp_path: Path
+) -> None:
+    worker = make("waits", runtime=FRESH)
+    begun, until_ = tmp_path / "begun", tmp_path / "until"
+    asked = {"begun": str(begun), "until": str(until_)}
+
+    _, answered = in_thread(lambda: worker.request(asked))
+    until(begun.exists, "predicts")
+    stopping, stopped = in_thread(worker.stop)
+    until(lambda: waits_for_its_end(stopping), "the stop waits")
+    until_.touch()
+    stopping.join(DEADLINE_S)
+    until(lambda: answered, "answered")
+    until_.unlink()
+    begun.unlink()
+    _, died = in_thread(lambda: worker.request(asked))
+    until(begun.exists, "predicts again")
+    ended = worker.stop(grace_s=0)
+    until(lambda: died, "ended")
+
+    assert answered == [{"order": [None], **answered[0]}]
+    assert len(stopped[0]) == len(ended) == 1
+    assert died[0].reason == "worker_died"
+    assert worker.stop() == []
+
+
+def waits_for_its_end(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    stack = traceback.extract_stack(frame) if frame else []
+    return any(line.name == "wait_pid" for line in stack)
