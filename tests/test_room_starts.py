@@ -40,6 +40,8 @@ for number, _ in enumerate(sys.stdin):
             worker = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
+            # its argv is in the process table when it speaks, and not before for certain
+            worker.stdout.readline()
     print("started" if worker else verdict.reason, flush=True)
 """
 
