@@ -68,6 +68,19 @@ def test_what_ended_while_no_host_watched_is_lost_or_told(site: Site) -> None:
     assert second.job("one").state == "lost"
 
 
+def test_a_job_that_is_submitted_before_the_host_begins_runs_once(site: Site) -> None:
+    site.provider()
+    host = JobHost(admit=None)
+    site.hosts.append(host)
+    job = host.submit("tiny", {}, tree=site.tree)
+
+    host.begin()
+
+    assert [event["event"] for event in events(host, job)].count("starting") == 1
+    again = host.submit("tiny", {}, tree=site.tree)
+    assert events(host, again)[-1]["status"] == "completed"
+
+
 def test_the_end_leaves_jobs_running_and_no_idle_worker(site: Site) -> None:
     site.provider()
     site.provider("other")

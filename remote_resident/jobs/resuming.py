@@ -22,6 +22,9 @@ def take_up(board: Board) -> None:
     """Take up the jobs of an earlier host, and the workers that it left."""
     attached: set[str] = set()
     for job in board.records.live():
+        if job.job_id in board.live:
+            # submitted to this host before it began
+            continue
         live = _resumed(board, job)
         if live is not None and job.state == RUNNING:
             attached.add(job.instance or "")
