@@ -103,22 +103,23 @@ def timed(tiny: ProviderManifest) -> tuple[StepResult, float]:
 
 def hung(
     declared: Callable[[float], ProviderManifest],
-    mark: str,
+    *marks: str,
     deadlines_s: tuple[float, ...] = (0.7, 3.0, 30.0),
 ) -> StepResult:
-    """Smoke what hangs after it has written a mark, and hold it to its deadline.
+    """Smoke what hangs, and hold it to its deadline.
 
-    A deadline counts before which this machine comes to the mark, and whose end no other
-    load of it delays: the first of these that does.
+    A deadline counts before which this machine comes to all that is to be shown, lines by
+    their ends, and whose end no other load of it delays: the first of these that does.
     """
     for limit_s in deadlines_s:
         result, seconds = timed(declared(limit_s))
         assert (result.verdict, result.reason) == ("failed", "timeout")
         assert limit_s < seconds
         late = seconds - limit_s
-        if f"  {mark}" in result.lines and late < late_s():
+        shown = [any(line.endswith(mark) for line in result.lines) for mark in marks]
+        if all(shown) and late < late_s():
             return result
-    raise AssertionError(f"{late} s after {limit_s} s, {mark!r} wanted: {result.lines}")
+    raise AssertionError(f"{late} s after {limit_s} s, {marks} wanted: {result.lines}")
 
 
 def assert_nothing_left(tiny: ProviderManifest) -> None:

@@ -64,7 +64,7 @@ def test_a_hang_ends_within_a_second_of_the_deadline_and_shows_where(
         smoke = {**asked, "timeout_s": limit_s}
         return provider(tmp_path, worker, runtime=runtime, smoke=smoke)
 
-    result = hung(declared, "half way")
+    result = hung(declared, "half way", where)
     at = result.lines.index("its stacks at the deadline:")
     assert any(line.endswith(where) for line in result.lines[at:])
     assert "  half way" in result.lines[:at]
@@ -82,7 +82,7 @@ def test_a_child_in_a_session_of_its_own_that_holds_stdout_ends_too(
         return provider(tmp_path, LEAVES_A_CHILD, smoke=smoke)
 
     if hang:
-        hung(declared, "child", (1.0, 5.0, 30.0))
+        hung(declared, "child", deadlines_s=(1.0, 5.0, 30.0))
     else:
         assert smoked(declared(60.0)).verdict == "done"
     pids = (places.cache_dir() / "pids").read_text().split()
