@@ -109,8 +109,8 @@ class ProviderError(Exception):
     def __init__(
         self,
         message: str,
-        *,
         reason: str | None = None,
+        *,
         next: str | None = None,
         problems: Sequence[Problem] = (),
     ) -> None:

@@ -21,6 +21,7 @@ def kinds() -> list[type[ProviderError]]:
 def test_whatever_is_refused_has_a_next_command(kind: type[ProviderError]) -> None:
     assert kind("without a reason").next
     assert all(kind("why", reason=reason).next for reason in REASONS - {"interrupted"})
+    assert kind("why", "timeout").reason == "timeout"
 
 
 def test_errors_that_are_made_otherwise_have_one_too() -> None:
