@@ -257,9 +257,20 @@ def _moved(environ: Mapping[str, str]) -> Path | None:
     if not named.startswith("/"):
         raise UsageError(
             f"TU_REMOTE_HOME: {named!r} found, an absolute path wanted",
-            next='export TU_REMOTE_HOME="$HOME/.tu-remote"',
+            next=elsewhere(),
         )
     return Path(named)
+
+
+def elsewhere() -> str:
+    """Give the command that moves all places to where this user may write.
+
+    Below the home where that can be written, else to a new directory of the temp dir.
+    """
+    home = user_home(os.environ)
+    if home is not None and os.access(home, os.W_OK | os.X_OK):
+        return 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
+    return 'export TU_REMOTE_HOME="$(mktemp -d)"'
 
 
 def _absolute(named: str) -> Path:
@@ -315,7 +326,7 @@ def _cure(path: Path, found: os.stat_result, me: int) -> str:
     plain = stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
     shared = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
     if found.st_uid != me or shared or not (plain or stat.S_ISDIR(found.st_mode)):
-        return 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
+        return elsewhere()
     if stat.S_ISDIR(found.st_mode):
         return f"chmod 700 {quote(str(path))}"
     return aside(path)
@@ -334,6 +345,7 @@ def aside(path: str | Path, ending: str = "bad") -> str:
 
 def _not_made(path: Path, exc: OSError, *, below_runtime: bool) -> ProviderError:
     import errno
+    from shlex import quote
 
     full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
     reason = "disk_full" if full else "socket_path" if below_runtime else "unreadable"
@@ -341,8 +353,14 @@ def _not_made(path: Path, exc: OSError, *, below_runtime: bool) -> ProviderError
         f"{exc.filename or path}: {exc.strerror}, a directory that uid "
         f"{os.geteuid()} can write wanted",
         reason=reason,
-        next='export TU_REMOTE_HOME="$HOME/.tu-remote"',
+        next=f"df -h {quote(str(_nearest(path)))}" if full else elsewhere(),
     )
+
+
+def _nearest(path: Path) -> Path:
+    """Name what is there of a path: its file system is the one that is full."""
+    around = (path, *path.parents)
+    return next((p for p in around if os.access(p, os.F_OK)), Path("/"))
 
 
 def open_lock(path: Path) -> int:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from remote_resident.errors import ProviderError
@@ -223,5 +224,5 @@ def _refused(path: Path, exc: OSError) -> ProviderError:
     return ProviderError(
         f"{path}: {found} found, a lock file of this machine wanted",
         reason="locked",
-        next=f"ls -l {path}",
+        next=f"ls -l {quote(str(path))}",
     )

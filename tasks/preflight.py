@@ -367,7 +367,7 @@ def _socket(provider: "ProviderManifest") -> Iterator[Problem]:
     try:
         protocol.socket_path(provider.slug, provider.tree, places.runtime_dir())
     except (ProviderError, protocol.ProtocolError) as error:
-        shorter = 'export TU_REMOTE_HOME="$HOME/.tu-remote"'
+        shorter = places.elsewhere()
         next_ = getattr(error, "next", None) or shorter
         yield _problem("socket_path", f"{provider.slug}: {error}", next=next_)
 

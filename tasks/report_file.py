@@ -57,7 +57,7 @@ def there(path: Path) -> bool:
         raise ProviderError(
             f"{path}: {exc.strerror}, a path that can be looked at wanted",
             reason="unreadable",
-            next='export TU_REMOTE_HOME="$HOME/.tu-remote"',
+            next=places.elsewhere(),
         ) from None
 
 

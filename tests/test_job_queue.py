@@ -1,6 +1,7 @@
 """Whose job is next, what a reader of its events gets, and what is remembered."""
 
 import json
+import shlex
 import threading
 from itertools import islice
 from pathlib import Path
@@ -176,6 +177,19 @@ def test_what_the_file_did_not_take_is_known_and_saved_later(tmp_path: Path) -> 
     assert again.usual_s("/t", "t") == 2.0
     assert [one.job_id for one in again.live()] == ["b"]
     again.close()
+
+
+def test_the_file_is_looked_at_where_it_lies_in_a_path_with_a_space(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "my state" / "jobs.sqlite"
+    path.mkdir(parents=True)
+
+    with pytest.raises(ProviderError) as refusal:
+        Records(path)
+
+    assert refusal.value.next is not None
+    assert shlex.split(refusal.value.next) == ["ls", "-ld", str(path)]
 
 
 def test_the_last_ended_jobs_are_remembered_and_all_that_live(

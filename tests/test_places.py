@@ -1,7 +1,9 @@
 """Where things live: named without a trace, private, and refused when it is not."""
 
+import errno
 import hashlib
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -123,7 +125,10 @@ def test_a_runtime_directory_open_to_others_is_refused(home: Path, found: int) -
     assert refusal.value.next == f"chmod 700 {run}"
 
 
-def test_nobody_is_told_to_close_what_is_everybodys(home: Path) -> None:
+def test_nobody_is_told_to_close_what_is_everybodys(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     run = home / "run"
     run.mkdir()
     run.chmod(0o1777)
@@ -154,7 +159,10 @@ def test_a_file_in_place_of_the_runtime_directory_is_refused(home: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_another_users_runtime_directory_is_refused(home: Path) -> None:
+def test_another_users_runtime_directory_is_refused(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     (home / "run").mkdir(mode=0o700)
     os.chown(home / "run", NOBODY, NOBODY)
 
@@ -175,6 +183,43 @@ def test_what_cannot_be_made_is_a_refusal_with_its_cause(home: Path) -> None:
     assert str(refusal.value).endswith(
         f"a directory that uid {os.geteuid()} can write wanted"
     )
+
+
+def test_nobody_is_sent_below_a_home_that_is_not_there(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "cache").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "nonexistent"))
+
+    with pytest.raises(ProviderError) as refusal:
+        places.ensure(places.cache_dir() / "kits")
+
+    assert refusal.value.next == 'export TU_REMOTE_HOME="$(mktemp -d)"'
+    printed = f'{refusal.value.next} && printf %s "$TU_REMOTE_HOME"'
+    ran = subprocess.run(
+        ["sh", "-c", printed],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    monkeypatch.setenv("TU_REMOTE_HOME", ran.stdout)
+    assert places.ensure(places.cache_dir() / "kits").is_dir()
+
+
+def test_a_full_disk_is_looked_at_where_a_directory_was_wanted(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, mode: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+
+    with pytest.raises(ProviderError) as refusal:
+        places.ensure(places.cache_dir() / "kits")
+
+    assert refusal.value.reason == "disk_full"
+    assert refusal.value.next == f"df -h {shlex.quote(str(home))}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another uid")

@@ -350,6 +350,7 @@ def test_a_directory_too_deep_for_sockets_is_named(
 ) -> None:
     root = tree(tmp_path)
     monkeypatch.setenv("TU_REMOTE_HOME", f"/{'d' * 120}")
+    monkeypatch.setenv("HOME", str(tmp_path))
 
     (problem,) = preflight.problems(provider(root), host())
     assert problem.reason == "socket_path"

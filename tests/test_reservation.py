@@ -1,6 +1,7 @@
 """One start at a time decides, on the whole machine, whoever asks."""
 
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -164,6 +165,21 @@ def test_it_is_never_taken_through_a_symlink(place: Path, tmp_path: Path) -> Non
     )
     assert caught.value.reason == "locked"
     assert precious.read_text() == "mine"
+
+
+def test_the_lock_is_looked_at_where_it_lies_in_a_path_with_a_space(
+    place: Path, tmp_path: Path
+) -> None:
+    spaced = tmp_path / "a place"
+    spaced.mkdir()
+    spaced.chmod(0o1777)
+    (spaced / "tu-remote-host.lock").symlink_to(tmp_path / "other")
+
+    with pytest.raises(ProviderError) as caught, reserve(places=[spaced]):
+        pass
+
+    assert caught.value.next is not None
+    assert shlex.split(caught.value.next)[2:] == [str(spaced / "tu-remote-host.lock")]
 
 
 def test_a_dangling_symlink_makes_no_file(place: Path, tmp_path: Path) -> None:

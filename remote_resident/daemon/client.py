@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from remote_resident import places as host_places
@@ -163,7 +164,7 @@ def _turn(path: Path, deadline: float) -> Iterator[None]:
                         f"{path}: another start found, none that takes longer than "
                         f"{_START_S} s wanted",
                         reason="locked",
-                        next=f"fuser -v {path}",
+                        next=f"fuser -v {quote(str(path))}",
                     ) from None
                 time.sleep(_LOOK_S)
         yield

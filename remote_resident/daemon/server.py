@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from remote_resident import places as host_places
 from remote_resident import spawn
@@ -198,7 +199,7 @@ def _bound(path: Path) -> socket.socket:
             f"{path}: {exc.strerror or exc} found, a place for the daemon's socket "
             "wanted",
             reason="socket_path",
-            next='export TU_REMOTE_HOME="$HOME/.tu-remote"',
+            next=host_places.elsewhere(),
         ) from None
     return listener
 
@@ -228,7 +229,7 @@ def _refused(fd: int, path: Path) -> ProviderError:
     return ProviderError(
         f"{path}: a daemon that runs already found ({who}), none wanted",
         reason="locked",
-        next=f"kill {said}" if said.isdigit() else f"fuser -v {path}",
+        next=f"kill {said}" if said.isdigit() else f"fuser -v {quote(str(path))}",
     )
 
 

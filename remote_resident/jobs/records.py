@@ -243,10 +243,14 @@ def _job(stored: str, params: str) -> Job:
 
 
 def _unusable(path: Path, exc: sqlite3.Error | OSError) -> ProviderError:
+    from shlex import quote
+
     said = exc.strerror if isinstance(exc, OSError) else str(exc)
     full = "full" in str(exc) or getattr(exc, "errno", None) in _FULL
     return ProviderError(
         f"{path}: {said}, a database that uid {os.geteuid()} can write wanted",
         reason="disk_full" if full else "unreadable",
-        next=f"df -h {path.parent}" if full else f"ls -ld {path}",
+        next=f"df -h {quote(str(path.parent))}"
+        if full
+        else f"ls -ld {quote(str(path))}",
     )
