@@ -20,7 +20,8 @@ MANIFEST = "manifest"
 """The step of a row that says that a manifest is unreadable."""
 
 _SETUP = frozenset({*STEPS, MANIFEST})
-_AGAIN = "the same command goes on from here"
+# a fetch that was cut may leave a part of a file, which is then evidence as any other
+_AGAIN = "the same command goes on from here, or names what to mend first"
 
 
 @dataclass(slots=True)
