@@ -14,6 +14,7 @@ from remote_resident import processes, room
 from remote_resident.errors import ProviderError
 from remote_resident.jobs.asking import state_of
 from remote_resident.jobs.host import JobHost
+from remote_resident.jobs.records import Records
 from remote_resident.processes import end_all
 
 
@@ -203,6 +204,31 @@ def test_a_full_disk_ends_no_job_and_refuses_the_next(site: Site) -> None:
     assert got[-1]["status"] == "completed"
     assert known.state == "completed"
     assert events(host, again)[-1]["status"] == "completed"
+
+
+def test_what_ended_on_a_full_disk_is_recorded_at_the_latest_at_the_hosts_end(
+    site: Site,
+) -> None:
+    site.provider()
+    host = site.host()
+    site.submit(host, "tiny", "one")
+    site.began("one")
+    records = host._board.records
+    (pages,) = records._db.execute("PRAGMA page_count").fetchone()
+    records._db.execute(f"PRAGMA max_page_count = {pages}")
+    for number in range(400):
+        host._board.live["one"].feed.add({"event": "log", "message": f"{number:0500}"})
+    site.go("one")
+    events(host, "one")
+    records._db.execute("PRAGMA max_page_count = 100000")
+
+    host.end(stop_services=False)
+
+    found = Records(records.path)
+    recorded = found.get("one")
+    found.close()
+    assert recorded is not None
+    assert recorded.state == "completed"
 
 
 def test_a_running_job_outlives_its_manifest_and_its_worker_goes_with_it(

@@ -169,3 +169,4 @@ class Board:
                         self.save(live)
                 except Exception as exc:  # one job must not end the watch of all
                     tell(f"recording job {live.job.job_id}", exc)
+        self.records.save_unsaved()

@@ -243,11 +243,10 @@ class JobHost:
         with self._board.lock:
             for live in self._board.live.values():
                 self._board.save(live)
-        if not stop_services:
-            return
-        deadline = time.monotonic() + LEAVE_S
+        deadline = time.monotonic() + (LEAVE_S if stop_services else 0)
         while self._board.live and time.monotonic() < deadline:
             time.sleep(0.02)
+        self._board.records.save_unsaved()
 
     # --- the watching thread
 

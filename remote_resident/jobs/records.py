@@ -74,19 +74,27 @@ class Records:
     def save(self, job: Job, tail: Sequence[Event], stderr: Sequence[str] = ()) -> bool:
         """Record how a job stands; False where it could not be, which is then said.
 
-        It is known here meanwhile, and tried again with the next.
+        It is known here meanwhile, and tried again with the next, or by `save_unsaved`.
         """
         with self._lock:
             self._unsaved[job.job_id] = (job, list(tail), list(stderr))
             try:
-                for one in list(self._unsaved.values()):
-                    self._save(*one)
-                    del self._unsaved[one[0].job_id]
+                self._save_all()
             except sqlite3.Error as exc:
                 # a full disk must not end what runs
                 tell(f"{self.path}: job {job.job_id} not recorded: {exc}")
                 return False
         return True
+
+    def save_unsaved(self) -> None:
+        """Try again to record what could not be recorded, which was said then."""
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            self._save_all()
+
+    def _save_all(self) -> None:
+        for one in list(self._unsaved.values()):
+            self._save(*one)
+            del self._unsaved[one[0].job_id]
 
     def _save(self, job: Job, tail: list[Event], stderr: list[str]) -> None:
         seconds = None
