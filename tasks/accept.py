@@ -30,8 +30,8 @@ from tasks.step import Making, Progress, StepResult, failed, refused
 from tasks.trial import clear_corner, end_left, make_corner
 
 if TYPE_CHECKING:
+    from remote_resident.caller_side.start_command import Admit
     from remote_resident.manifest import ProviderManifest
-    from remote_resident.start_command import Admit
     from tasks.trial import Corner
 
 Phases = Sequence[tuple[str, Callable[[Stage], str]]]
@@ -138,7 +138,8 @@ def _phase(stage: Stage) -> Generator[str | Progress, None, StepResult]:
 
 def _forget_crashes(provider: "ProviderManifest") -> None:
     # a start that failed in one phase may not refuse that of the next
-    from remote_resident import crashes, places
+    from remote_resident import places
+    from remote_resident.caller_side import crashes
 
     crashes.History(places.crash_path(provider.slug, provider.tree)).forget()
 

@@ -17,9 +17,9 @@ from tasks import answer, measured
 from tasks.step import Making, Progress, StepResult, failed, refused
 
 if TYPE_CHECKING:
+    from remote_resident.caller_side.start_command import Admit, Candidate
     from remote_resident.digests import Verification
     from remote_resident.manifest import ProviderManifest
-    from remote_resident.start_command import Admit, Candidate
     from tasks.trial import Trial
 
 STEP = "smoke"
@@ -41,7 +41,7 @@ def problems(provider: "ProviderManifest") -> list[Problem]:
 
 def production_admit(candidate: "Candidate") -> object:
     """Ask for room as every start does; a budget that nobody knows is measured alone."""
-    from remote_resident.start_command import default_admit
+    from remote_resident.caller_side.start_command import default_admit
 
     if not candidate.manifest.gpu_budget_unmeasured:
         return default_admit(candidate)
@@ -230,7 +230,8 @@ def _digests(
 
 def _forget_crashes(provider: "ProviderManifest") -> None:
     # somebody asks for this start; and what made the earlier ones fail may be mended
-    from remote_resident import crashes, places
+    from remote_resident import places
+    from remote_resident.caller_side import crashes
 
     crashes.History(places.crash_path(provider.slug, provider.tree)).forget()
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import places, processes, spawn, stacks, supervisor
+from remote_resident import places, processes, supervisor
+from remote_resident.caller_side import spawn, stacks
 from remote_resident.cli.signals import Cut
 from remote_resident.errors import ProviderError, WorkerStartError
 from remote_resident.exec_env import container_program
@@ -26,8 +27,8 @@ from tasks.peak import Meter
 from tasks.step import Progress
 
 if TYPE_CHECKING:
+    from remote_resident.caller_side.start_command import Admit, Candidate
     from remote_resident.manifest import ProviderManifest
-    from remote_resident.start_command import Admit, Candidate
     from remote_resident.supervisor import ResidentWorker, Started
 
 TAIL_LINES = 20

@@ -12,8 +12,8 @@ import pytest
 from small_tree import drive
 
 from remote_resident import manifest
+from remote_resident.caller_side.once import run_once
 from remote_resident.manifest import ProviderManifest
-from remote_resident.once import run_once
 from tasks import env
 
 pytestmark = pytest.mark.long

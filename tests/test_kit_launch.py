@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from remote_resident import exec_env, kit_launch, machine
+from remote_resident.caller_side.once import run_once
 from remote_resident.errors import KitUnavailable
 from remote_resident.kit_launch import KitAnswer
 from remote_resident.manifest import ProviderManifest
-from remote_resident.once import run_once
 from remote_resident.supervisor import ResidentWorker
 from tests import small_kit, small_provider
 

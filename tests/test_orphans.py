@@ -27,7 +27,7 @@ worker.request(json.loads(sys.argv[3]))
 ONCE = """
 import json, sys
 from remote_resident import manifest
-from remote_resident.once import run_once
+from remote_resident.caller_side.once import run_once
 print(run_once(manifest.load(sys.argv[1]), json.loads(sys.argv[2]), admit=None)[0]["ok"])
 """
 HOLDER = """

@@ -23,7 +23,7 @@ from small_worker import (
 )
 
 from remote_resident import manifest, places, processes
-from remote_resident.starter import Stage
+from remote_resident.caller_side.starter import Stage
 from remote_resident.supervisor import ResidentWorker
 
 

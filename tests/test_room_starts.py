@@ -8,9 +8,9 @@ import pytest
 from small_room import SIT, provider
 
 from remote_resident.admission import Verdict
+from remote_resident.caller_side.start_command import size_of
 from remote_resident.errors import AdmissionRefused
 from remote_resident.reservation import reserved
-from remote_resident.start_command import size_of
 from remote_resident.supervisor import ResidentWorker, run_once
 
 STARTER = """

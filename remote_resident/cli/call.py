@@ -74,7 +74,7 @@ def _reply(
             next=f"tu remote job run {provider.named}",
         )
     if provider.runtime_mode == "subprocess":
-        from remote_resident.once import run_once
+        from remote_resident.caller_side.once import run_once
 
         if asked.no_start:
             raise WorkerRequestError(
@@ -86,7 +86,7 @@ def _reply(
         if asked.timeout is not None:
             payload["deadline"] = asked.timeout
         return run_once(provider, payload, make_room=asked.make_room)[0]
-    from remote_resident import start_command
+    from remote_resident.caller_side import start_command
     from remote_resident.supervisor import ResidentWorker
 
     worker = ResidentWorker(provider, owned=False)

@@ -74,8 +74,8 @@ def _is_left() -> bool:
 
 def _ended(locked: ProviderError) -> Answer:
     """Have the daemon that runs end, its services with it, and wait for that."""
+    from remote_resident.caller_side.held import wait_pid
     from remote_resident.daemon.client import connect
-    from remote_resident.held import wait_pid
 
     try:
         client = connect(start=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_resident import processes
-from remote_resident.found import Found
+from remote_resident.caller_side.found import Found
 from remote_resident.unix_http import NoAnswer, UnixConnection, ask
 
 INPUTS_VARIABLE = "TU_RESIDENT_INPUTS"

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import start_command
+from remote_resident.caller_side import start_command
 from remote_resident.daemon.door import tell
 from remote_resident.jobs import starting, waiting
 from remote_resident.jobs.feed import Feed

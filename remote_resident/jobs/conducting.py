@@ -24,7 +24,7 @@ from remote_resident.jobs.running import Run, Unknown, failed, failed_by
 from remote_resident.jobs.waiting import NOWHERE
 
 if TYPE_CHECKING:
-    from remote_resident.held import Held
+    from remote_resident.caller_side.held import Held
 
 
 def conduct(board: Board, live: Live, attach: bool) -> None:

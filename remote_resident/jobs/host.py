@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from remote_resident import manifest as manifests
-from remote_resident import places, start_command
+from remote_resident import places
+from remote_resident.caller_side import start_command
 from remote_resident.daemon.door import tell
 from remote_resident.errors import ProviderError, UsageError
 from remote_resident.jobs import (

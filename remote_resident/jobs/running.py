@@ -25,7 +25,7 @@ from remote_resident.jobs.lane import HEALTH_S, Lane, Live, tail_of
 from remote_resident.jobs.worker.encoding import DEEPEST, is_deeper
 
 if TYPE_CHECKING:
-    from remote_resident.held import Held
+    from remote_resident.caller_side.held import Held
 
 _TRIES = 3
 _TERMINAL = ("done", "error")

@@ -1,0 +1,1 @@
+"""The caller's side of a worker: start it, ask it, end it."""
