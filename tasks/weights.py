@@ -46,7 +46,10 @@ def problems(
 
 def cured(provider: "ProviderManifest", found: list[Problem]) -> list[Problem]:
     """Give what is wrong with weights, each with what brings this provider's anew."""
-    return [_with_cure(provider, problem) for problem in found]
+    told = [_with_cure(provider, problem) for problem in found]
+    setup = _setup(provider)
+    first = _first(provider, told)
+    return [replace(p, next=first) if p.next == setup else p for p in told]
 
 
 def make(provider: "ProviderManifest") -> Making:
@@ -206,7 +209,7 @@ def _result(
             text=f"{STEP}: fetch: {how} found, exit status 0 wanted",
             wanted=0,
             found=ended.returncode,
-            next=f"doit setup:{provider.slug}",
+            next=_first(provider, left),
         )
         absent = any(_missing(problem) for problem in left)
         left = [fetch, *left] if absent else [*left, fetch]
@@ -222,10 +225,21 @@ def _missing(problem: Problem) -> bool:
     return problem.reason == "absent"
 
 
+def _setup(provider: "ProviderManifest") -> str:
+    return f"doit setup:{provider.slug}"
+
+
+def _first(provider: "ProviderManifest", found: list[Problem]) -> str:
+    """Give what lets a fetch begin: the setup alone, unless a file that is there is wrong."""
+    setup = _setup(provider)
+    wrong = (p.next for p in found if not _missing(p) and p.next != setup)
+    return next(filter(None, wrong), setup)
+
+
 def _with_cure(provider: "ProviderManifest", problem: Problem) -> Problem:
     if problem.name is None:
         return problem
-    setup = f"doit setup:{provider.slug}"
+    setup = _setup(provider)
     if anew := _environment_anew(provider):
         return replace(problem, next=f"{anew} && {setup}")
     cure = problem.next

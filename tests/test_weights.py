@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -179,7 +180,6 @@ def test_a_wrong_file_refuses_the_fetch_and_is_left_in_place(tmp_path: Path) -> 
         f"absent: weights: vocab/words.txt: absent at {missing}, 5 bytes wanted",
         "nothing was fetched: a file that is there is not at its pin",
         f"next: mv '{path}' '{path}.bad' && doit setup:capiti",
-        "next: doit setup:capiti",
     ]
     assert fetches(capiti) == 0
     assert path.read_bytes() == b"the m"
@@ -216,6 +216,21 @@ def test_a_fetcher_that_fails_is_named_with_its_status_and_its_last_lines(
     ]
     assert "  no route" in result.lines
     assert result.lines[-1] == "next: doit setup:capiti"
+
+
+def test_a_fetch_that_was_cut_names_only_what_lets_the_next_one_begin(
+    tmp_path: Path,
+) -> None:
+    capiti = provider(tmp_path, writing({"model.onnx": b"the m"}) + "sys.exit(7)")
+
+    _, result = made(capiti)
+
+    path = capiti.root / "model.onnx"
+    told = [line for line in result.lines if line.startswith("next: ")]
+    assert result.reason == "fetch_failed"
+    assert told == [f"next: mv '{path}' '{path}.bad' && doit setup:capiti"]
+    subprocess.run(told[0][6:].partition(" && ")[0], shell=True, check=True)
+    assert weights._first(capiti, weights.problems(capiti)) == "doit setup:capiti"
 
 
 def test_a_fetcher_that_fails_after_the_last_file_has_done_its_work(
