@@ -37,8 +37,9 @@ REASONS: frozenset[str] = frozenset(
 )
 """Every reason token there is; docs/reasons.md lists each with its cure."""
 
+HELP = "tu remote --help"
 _NEXT_OF = {
-    "tu remote --help": "unknown_name bad_request too_large",
+    HELP: "unknown_name bad_request too_large",
     "tu remote room": "no_room budget_unknown not_shareable capacity_too_small no_gpu "
     "driver_too_old isolation_not_backed",
     "tu remote ps": "crash_loop queue_full request_timeout worker_died stopping "

@@ -141,6 +141,23 @@ def test_a_command_that_is_missing_is_told_with_what_to_type_next(
     assert last == f"next: {' '.join(['tu', *words])} --help"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["call", "alpha", "no JSON"],
+        ["endpoint", "register", "tiny-service", "--url=/x", "--start=/nowhere"],
+    ],
+)
+def test_what_a_command_refuses_as_usage_names_the_help_of_that_command(
+    tree: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["remote", "--tree", str(tree), *words]) == 3
+
+    last = capsys.readouterr().err.splitlines()[-1]
+    verb = " ".join(words[: 2 if words[0] == "endpoint" else 1])
+    assert last == f"next: tu remote --tree '{tree}' {verb} --help"
+
+
 def test_a_mistake_is_told_to_people_on_stderr_in_two_lines(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

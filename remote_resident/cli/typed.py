@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 
 from remote_resident.cli.answer import Answer, Asked, failure
 from remote_resident.cli.tables import COMMANDS, GROUPS
-from remote_resident.errors import UsageError
+from remote_resident.errors import HELP, ProviderError, UsageError
 
 # a module's name becomes one of this package, where it would hide the builtin
 _MODULES = {"list": "listing"}
@@ -61,7 +61,12 @@ def answer(words: list[str], stdout: TextIO) -> Answer:
     command = _module(path)
     command.arguments(parser)
     parser.parse_args(rest, namespace=asked)
-    found = command.run(asked)
+    try:
+        found = command.run(asked)
+    except ProviderError as exc:
+        if exc.next == HELP:
+            exc.next = f"{_full(path)} --help"
+        raise
     assert isinstance(found, Answer)
     return found
 
