@@ -387,6 +387,13 @@ def test_what_is_no_plain_file_is_damaged_and_never_waited_for(
     assert str(caught.value).startswith(f"{path}: no plain file found")
 
 
+def test_a_file_that_cannot_be_looked_at_is_damaged(store: Store) -> None:
+    put(store, LOCAL)
+
+    with pytest.raises(ProviderError, match="File name too long found"):
+        store.registration("x" * 300)
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "", "a\0b"])
 def test_no_name_leads_out_of_the_store(store: Store, name: str) -> None:
     for act in (store.remove, store.note, lambda name: store.approve(name, "0" * 64)):

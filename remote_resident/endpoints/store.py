@@ -175,10 +175,10 @@ class Store:
 
 def _read(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None: no such file."""
-    if path.exists() and not path.is_file():
-        # a fifo would be waited for, a device read without end
-        raise _damaged(path, "no plain file")
     try:
+        if path.exists() and not path.is_file():
+            # a fifo would be waited for, a device read without end
+            raise _damaged(path, "no plain file")
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
