@@ -21,8 +21,18 @@ def test_every_reason_has_its_cure_and_no_other_is_listed() -> None:
 
 def test_every_link_between_the_documents_leads_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(
+            r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()
+        ):
+            led = page.parent / target if target else page
+            assert led.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in _anchors(led), f"{page.name}: #{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """Name the headings of a page as its links do."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 def test_every_key_of_a_manifest_is_explained() -> None:
