@@ -99,7 +99,9 @@ def test_a_stop_is_seen_through_although_nothing_can_be_noted(host: Any) -> None
     assert here.state() == "stopped"
 
 
-def test_a_stop_that_cannot_be_begun_is_failed_and_told(host: Any) -> None:
+def test_a_stop_that_cannot_be_begun_is_failed_and_tells_what_is_left(
+    host: Any,
+) -> None:
     one = endpoint()
     here = host(one)
     here.run("a")
@@ -111,7 +113,8 @@ def test_a_stop_that_cannot_be_begun_is_failed_and_told(host: Any) -> None:
         here.changes.stop("a-service")
 
     assert caught.value.reason == "stop_failed"
-    assert str(directory) in str(caught.value)
+    assert f"stop cannot be run: {directory}: " in str(caught.value)
+    assert "port still bound" in str(caught.value)
     assert here.state() == "failed"
 
 

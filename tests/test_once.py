@@ -1,14 +1,17 @@
 """One request to a fresh process."""
 
 import sys
+import tempfile
 import threading
 import traceback
 from pathlib import Path
 
+import pytest
 from small_provider import DEADLINE_S, provider, until
-from small_worker import Make, in_thread, not_started, refused
+from small_worker import Make, in_thread, not_started, open_descriptors, refused
 
 from remote_resident import processes
+from remote_resident.errors import ProviderError
 from remote_resident.supervisor import run_once
 
 
@@ -62,6 +65,32 @@ def test_the_requests_own_deadline_ends_the_waiting_for_a_fresh_process_too(
     assert late.reason == at_once.reason == "request_timeout"
     assert "no reply after 0.2 s, at most so long wanted" in str(late)
     assert late.next == "tu remote logs " + hangs.named
+
+
+def test_a_fresh_process_needs_no_temporary_directory(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tree / "nowhere"))
+
+    reply, _ = run_once(provider(tree, "says_environment"), {}, admit=None)
+
+    assert reply["ok"] is True
+
+
+@pytest.mark.parametrize("mode", [{}, FRESH], ids=["held", "fresh"])
+def test_a_log_that_cannot_be_written_is_named_and_no_program(
+    make: Make, mode: dict[str, str]
+) -> None:
+    worker = make("says_environment", runtime=mode)
+    worker.log_path.mkdir(parents=True)
+    before = open_descriptors()
+
+    with pytest.raises(ProviderError) as caught:
+        worker.request({})
+
+    assert str(caught.value).startswith(f"{worker.log_path}: Is a directory, a log ")
+    assert caught.value.reason == "unreadable"
+    assert open_descriptors() == before
 
 
 def test_a_provider_of_fresh_processes_is_held_by_nobody(make: Make) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -64,8 +63,7 @@ def run_once(
     cli = plan.environment.container_cli()
     _end_abandoned(manifest, cli)
     log = spawn.Log(log_path or places.log_path(manifest.slug, manifest.tree))
-    # a file, not a pipe: it cannot be kept waiting
-    with tempfile.TemporaryFile() as reply:
+    with _file("reply") as reply:
         began = time.monotonic()
         child: spawn.Child | None = None
         try:
@@ -81,6 +79,11 @@ def run_once(
                 child.wait_end(_ORPHAN_END_S)
                 child.close()
         return _judged(manifest, child, reply, in_time, limit_s), seconds
+
+
+def _file(name: str) -> IO[bytes]:
+    """Open a file in memory: unlike a pipe it keeps nobody waiting."""
+    return os.fdopen(os.memfd_create(name), "w+b")
 
 
 def _limit_s(
@@ -148,30 +151,27 @@ def _spawn(
     """
     log, line, reply = streams
     contained = plan.environment.contained
-    pipes = spawn.Pipes.open(lifeline=True, ready=False, contained=contained)
-    try:
-        command = plan.command([*options, *pipes.args()], device)
-    except BaseException:
-        pipes.close()
-        raise
     standard = {"stdout": reply.fileno()}
-    with tempfile.TemporaryFile() as request:
+    with _file("request") as request:
         if not contained:
             request.write(line)
             request.seek(0)
             standard["stdin"] = request.fileno()
+        pipes = spawn.Pipes.open(lifeline=True, ready=False, contained=contained)
+        try:
+            command = plan.command([*options, *pipes.args()], device)
+        except BaseException:
+            pipes.close()
+            raise
         try:
             child = spawn.spawn(
-                command.argv,
-                command.env,
-                pipes,
-                log,
-                standard=standard,
+                command.argv, command.env, pipes, log, standard=standard
             )
         except OSError as exc:
             raise WorkerStartError(
                 f"{plan.manifest.slug}: {command.argv[0]}: {exc.strerror}, "
-                "a program wanted"
+                "a program wanted",
+                next=f"tu remote check {plan.manifest.named}",
             ) from None
     if contained:
         _send(line, pipes.lifeline_write)

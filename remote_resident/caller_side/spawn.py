@@ -89,11 +89,18 @@ class Log:
     path: Path
 
     def open(self) -> BinaryIO:
-        """Open for appending, made for its owner alone."""
+        """Open for appending, made for its owner alone.
+
+        Raises ProviderError (`disk_full`, `unreadable`).
+        """
         places.ensure(self.path.parent)
         self.rotate()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        return os.fdopen(os.open(self.path, flags, 0o600), "ab", buffering=0)
+        try:
+            fd = os.open(self.path, flags, 0o600)
+        except OSError as exc:
+            raise places.unwritable(self.path, exc, "a log") from exc
+        return os.fdopen(fd, "ab", buffering=0)
 
     def size(self) -> int:
         """Give its length in bytes, 0 where there is none."""

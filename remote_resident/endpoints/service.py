@@ -109,7 +109,7 @@ def stop(service: Service, *, settle: bool = True) -> Failure | None:
     until = time.monotonic() + endpoint.stop_timeout_s
     try:
         run = Run.begin(endpoint, "stop", service.instance, hide=service.hide)
-    except OSError as exc:
+    except (OSError, ProviderError) as exc:
         return failure(endpoint, f"stop cannot be run: {exc}", left(service))
     status = finish(run, endpoint.stop_timeout_s, _still(service.orphans))
     spare_s = min(
