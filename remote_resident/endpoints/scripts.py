@@ -66,7 +66,8 @@ class Run:
         """Start the script `kind`, start or stop; its service directory is made first.
 
         `hide` is the value that is kept out of the transcript. Raises ProviderError
-        where a directory or the panel cannot be made, OSError where the script cannot be run.
+        where a directory or the panel cannot be made, OSError where the script cannot
+        be run.
         """
         text = endpoint.start if kind == "start" else endpoint.stop
         assert text is not None

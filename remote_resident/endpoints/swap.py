@@ -166,8 +166,6 @@ def _from_failed(
 ) -> tuple[Phase, tuple[Act, ...]]:
     if event is Event.LOAD:
         return phase, entry.acts
-    if event is Event.STOP:
-        return Phase(state=entry.to), entry.acts
     if event is Event.GONE and phase.start is not None:
         return Phase(state=State.FAILED, failure=phase.start), ()
     return Phase(state=entry.to), entry.acts
