@@ -1,5 +1,6 @@
 """Jobs that are cancelled, and jobs whose worker is lost: each ends as it should."""
 
+import errno
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from small_job_host import Site, events, sites, until
 from remote_resident import processes
 from remote_resident.jobs import running, watch
 from remote_resident.jobs.job import Event
+from remote_resident.jobs.lane import Lane
 
 
 @pytest.fixture
@@ -36,6 +38,27 @@ def test_a_worker_that_sends_no_event_is_lost_and_replaced(
     assert "levels, fewer wanted" in got[-1]["message"]
     left = processes.instances("tiny", str(site.tree))
     assert instance not in {one.instance for one in left}
+
+
+def test_a_worker_that_cannot_be_ended_keeps_no_job_from_its_turn(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.provider()
+    host = site.host()
+    tried: list[Lane] = []
+
+    def end(lane: Lane) -> None:
+        tried.append(lane)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "_DEEPEST", 0)
+        patch.setattr(Lane, "end", end)
+        host.submit("tiny", {}, tree=site.tree)
+        until(lambda: tried, "its worker is to end")
+    following = host.submit("tiny", {}, tree=site.tree)
+
+    assert events(host, following)[-1]["status"] == "completed"
 
 
 def test_a_cancel_ends_queued_and_running_jobs_and_the_queue_goes_on(

@@ -158,13 +158,19 @@ def _waits_for_room(board: Board, live: Live, exc: AdmissionRefused, ends: int) 
 
 def _clear(live: Live, outcome: Outcome) -> None:
     """End a worker that is no good for the next job, before that one begins."""
+    try:
+        if live.lane.held is not None and _is_spoilt(live, outcome):
+            live.lane.end()
+    except Exception as exc:  # or the next job waits for ever
+        tell(f"{live.job.slug}: its worker after job {live.job.job_id}", exc)
+
+
+def _is_spoilt(live: Live, outcome: Outcome) -> bool:
     lane = live.lane
-    if lane.held is None:
-        return
     if live.lost is not None or lane.undeclared or lane.has_ended():
-        lane.end()
-    elif outcome.state != "completed":
-        said = asking.health(lane.socket, HEALTH_S)
-        # no answer is no verdict: a failed job never costs the model
-        if said is not None and said.get("ok") is not True:
-            lane.end()
+        return True
+    said = (
+        None if outcome.state == "completed" else asking.health(lane.socket, HEALTH_S)
+    )
+    # no answer is no verdict: a failed job never costs the model
+    return said is not None and said.get("ok") is not True
