@@ -2,7 +2,7 @@
 
 import re
 
-_SEQUENCES = re.compile(
+_SEQUENCES = (
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
     r"|\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles and links
     r"|[@-Z\\^_])"
@@ -18,4 +18,6 @@ def escaped(text: str, kept: str = "\t\n") -> str:
 
 def plain(text: str, kept: str = "\t") -> str:
     """Give the same without the sequences that a program writes for a terminal."""
-    return escaped(_SEQUENCES.sub("", text), kept)
+    if "\x1b" in text:
+        text = re.sub(_SEQUENCES, "", text)
+    return escaped(text, kept)

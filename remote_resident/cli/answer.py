@@ -10,9 +10,8 @@ from typing import Any, TextIO
 from remote_resident.errors import OK, OUR_ERROR, REFUSED, ProviderError, refusal
 from remote_resident.printable import escaped
 
-_DOIT = re.compile(
-    r"(^|&& )doit (setup|check|report|room|env|verify|accept|lock):(\S+)"
-)
+# compiled where it is needed, which a check that finds nothing wrong never does
+_DOIT = r"(^|&& )doit (setup|check|report|room|env|verify|accept|lock):(\S+)"
 
 
 class Asked:
@@ -60,7 +59,7 @@ def as_tu(
             name = quote((typed or {}).get(name, name))
         return f"{before}tu remote {verb} {name}"
 
-    command = _DOIT.sub(told, command)
+    command = re.sub(_DOIT, told, command)
     if tree is None or "--tree" in command:
         return command
     return command.replace("tu remote ", f"tu remote --tree {quote(tree)} ")
