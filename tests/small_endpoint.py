@@ -21,7 +21,7 @@ import pytest
 from remote_resident import processes
 from remote_resident.daemon.client import DaemonClient
 from remote_resident.daemon.server import Places
-from remote_resident.endpoints import credentials, dispatch, panel
+from remote_resident.endpoints import credentials, dispatch, listener, panel
 from remote_resident.endpoints.cell import Line, Work
 from remote_resident.endpoints.changes import Changes
 from remote_resident.endpoints.owner import Owner
@@ -63,7 +63,9 @@ def free_port() -> int:
                 trial.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        return port
+        # a container that was killed may have left a rule that passes it on
+        if not listener.is_open(port):
+            return port
 
 
 def endpoint(name: str = "a", **fields: Any) -> Endpoint:

@@ -118,6 +118,16 @@ def test_a_stranger_is_named_and_is_not_this_start(
         assert listener.of_start(port, instance, str(tmp_path)) is None
 
 
+def test_a_port_that_is_taken_without_a_listener_is_looked_for_in_the_firewall() -> (
+    None
+):
+    port = free_port()
+
+    assert listener.stranger(port) == "a rule of the firewall that passes it on"
+    assert "iptables-save" in listener.search(port)
+    assert f"{port}" in listener.search(port)
+
+
 @pytest.mark.parametrize("more", ["", "os.execve(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)'], {})"])  # fmt: skip
 def test_a_forked_worker_that_has_the_socket_is_of_this_start_too(
     instance: str, tmp_path: Path, more: str

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from remote_resident import places
+from remote_resident.endpoints import listener
 from remote_resident.endpoints.record import FIRST_PORT, LAST_PORT
 from remote_resident.errors import ProviderError
 
@@ -60,7 +61,8 @@ def _is_free(port: int) -> bool:
             trial.bind(("127.0.0.1", port))
         except OSError:
             return False
-    return True
+    # a rule of the firewall, as a killed container leaves one, is in the way of a start
+    return not listener.is_open(port)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def _port(endpoint: Endpoint) -> Iterator[Remains]:
         pid = who.split()[1] if who.startswith("pid ") else None
         yield Remains(
             text=f"port still bound ({port}, {who})",
-            next=f"kill {pid}" if pid else f"sudo ss -ltnp 'sport = :{port}'",
+            next=f"kill {pid}" if pid else listener.search(port),
         )
 
 

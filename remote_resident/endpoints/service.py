@@ -94,7 +94,7 @@ def refuse_stranger(service: Service) -> None:
         f"{endpoint.name}: port {port}: {listener.stranger(port)} found listening, "
         "nobody wanted",
         reason="port_taken",
-        next=f"ss -ltnp 'sport = :{port}'",
+        next=listener.search(port),
     )
 
 
