@@ -60,7 +60,6 @@ def _wanted(asked: Asked, root: Path) -> list[str]:
     raise UsageError(
         f"tu remote setup: {found} found, one of them wanted; "
         f"providers: {', '.join(known) or 'none'}",
-        next="tu remote setup --help",
     )
 
 

@@ -24,10 +24,7 @@ def run(asked: Asked) -> Answer:
     """Ask it to leave, let it finish what it has in hand, end what is left."""
     if asked.all == (asked.slug is not None):
         found = "both a name and --all" if asked.all else "neither a name nor --all"
-        raise UsageError(
-            f"tu remote stop: {found} found, one of them wanted",
-            next="tu remote stop --help",
-        )
+        raise UsageError(f"tu remote stop: {found} found, one of them wanted")
     stopped = _all() if asked.all else _one(asked)
     pids = ", ".join(map(str, stopped))
     return Answer(
