@@ -387,7 +387,7 @@ def ask_idle_s(holder: Holder) -> float | None:
 
     A worker that does not tell has been idle since it started, at most.
     """
-    from remote_resident.caller_side import client
+    from remote_resident import client
     from remote_resident.errors import WorkerRequestError
     from remote_resident.worker_side.protocol import ProtocolError
 
@@ -449,8 +449,7 @@ def end(holder: Holder) -> None:
     """Ask an idle worker to stop, wait, and end what is left of its instance."""
     import contextlib
 
-    from remote_resident import processes
-    from remote_resident.caller_side import start_lock
+    from remote_resident import processes, start_lock
 
     if holder.instance is not None and holder.socket is not None:
         start_lock.note_stopped(Path(holder.socket), holder.instance)
@@ -480,7 +479,7 @@ def _container_cli(holder: Holder) -> str | None:
 
 
 def _asked_to_stop(holder: Holder) -> bool:
-    from remote_resident.caller_side import client
+    from remote_resident import client
     from remote_resident.errors import WorkerRequestError
     from remote_resident.worker_side.protocol import ProtocolError
 

@@ -31,9 +31,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import exec_env, places, processes
-from remote_resident.caller_side import client, spawn, stacks, start_command, start_lock
-from remote_resident.caller_side.client import Message, OnEvent
+from remote_resident import client, exec_env, places, processes, spawn, start_lock
+from remote_resident.caller_side import stacks, start_command
 from remote_resident.caller_side.conversation import (
     Asking,
     Conversation,
@@ -46,15 +45,16 @@ from remote_resident.caller_side.held import Held, Started, wait_pid
 from remote_resident.caller_side.once import run_once
 from remote_resident.caller_side.owned import remember, stop_owned
 from remote_resident.caller_side.spare import KEEP_S, Spare
-from remote_resident.caller_side.spawn import exit_hint
 from remote_resident.caller_side.start_command import (
     Admit,
     default_admit,
     inputs_digest,
 )
 from remote_resident.caller_side.starter import END_GRACE_S, Stage, Starter
+from remote_resident.client import Message, OnEvent
 from remote_resident.errors import WorkerRequestError, WorkerStartError
 from remote_resident.processes import end_all
+from remote_resident.spawn import exit_hint
 from remote_resident.worker_side import protocol
 
 if TYPE_CHECKING:

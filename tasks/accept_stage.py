@@ -18,8 +18,8 @@ from tasks.answer import Answer
 from tasks.trial import Trial
 
 if TYPE_CHECKING:
-    from remote_resident.caller_side.client import OnEvent
     from remote_resident.caller_side.start_command import Candidate
+    from remote_resident.client import OnEvent
     from remote_resident.supervisor import Started
     from tasks.accept_requests import Requests
 

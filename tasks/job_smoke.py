@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from remote_resident import unix_http
-from remote_resident.caller_side.spawn import exit_hint
 from remote_resident.errors import WorkerRequestError
 from remote_resident.jobs import asking
 from remote_resident.jobs.starting import starter_of
+from remote_resident.spawn import exit_hint
 from tasks.answer import Answer, read_files
 from tasks.trial import Trial
 

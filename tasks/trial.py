@@ -17,8 +17,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from remote_resident import places, processes, supervisor
-from remote_resident.caller_side import spawn, stacks
+from remote_resident import places, processes, spawn, supervisor
+from remote_resident.caller_side import stacks
 from remote_resident.cli.signals import Cut
 from remote_resident.errors import ProviderError, WorkerStartError
 from remote_resident.exec_env import container_program

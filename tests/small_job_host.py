@@ -8,8 +8,7 @@ from typing import Any
 
 import small_jobs
 
-from remote_resident import machine
-from remote_resident.caller_side import spawn
+from remote_resident import machine, spawn
 from remote_resident.jobs.host import JobHost
 from remote_resident.jobs.job import Event, Job
 from remote_resident.jobs.lane import Lane

@@ -2,8 +2,7 @@
 
 import pytest
 
-from remote_resident import errors
-from remote_resident.caller_side import client
+from remote_resident import client, errors
 from remote_resident.cli import main
 from remote_resident.errors import NEXT, REASONS, Problem, ProviderError
 from remote_resident.worker_side import protocol

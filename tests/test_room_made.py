@@ -143,7 +143,7 @@ def test_an_idle_worker_is_asked_and_ended(worker: Holder) -> None:
 
 
 def test_a_busy_worker_is_not_idle(worker: Holder, tmp_path: Path) -> None:
-    from remote_resident.caller_side import client
+    from remote_resident import client
 
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

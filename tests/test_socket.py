@@ -13,8 +13,7 @@ import pytest
 from small_provider import provider, write
 from small_worker import Make, refused, told_to
 
-from remote_resident import places
-from remote_resident.caller_side import client
+from remote_resident import client, places
 from remote_resident.errors import (
     ProviderError,
 )

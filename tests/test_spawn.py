@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from remote_resident.caller_side.spawn import LOG_LIMIT_BYTES, Child, Log, Pipes, spawn
+from remote_resident.spawn import LOG_LIMIT_BYTES, Child, Log, Pipes, spawn
 
 LONG = LOG_LIMIT_BYTES + 1
 

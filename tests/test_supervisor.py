@@ -28,12 +28,11 @@ from small_worker import (
     told_to,
 )
 
-from remote_resident import kit_launch, places, processes, room, supervisor
+from remote_resident import kit_launch, places, processes, room, start_lock, supervisor
 from remote_resident.admission import Budget, Holder
-from remote_resident.caller_side import start_lock
-from remote_resident.caller_side.spawn import Log
 from remote_resident.caller_side.starter import Stage
 from remote_resident.errors import AdmissionRefused, WorkerStartError
+from remote_resident.spawn import Log
 from remote_resident.supervisor import ResidentWorker
 
 # --- start

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from remote_resident import processes
-from remote_resident.caller_side import client
-from remote_resident.caller_side.client import Message, OnEvent
+from remote_resident import client, processes
 from remote_resident.caller_side.held import Held
-from remote_resident.caller_side.spawn import exit_hint
 from remote_resident.caller_side.starter import END_GRACE_S
+from remote_resident.client import Message, OnEvent
 from remote_resident.errors import WorkerRequestError
+from remote_resident.spawn import exit_hint
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remote_resident import processes
-from remote_resident.caller_side import client
-from remote_resident.caller_side.client import Message
+from remote_resident import client, processes
+from remote_resident.client import Message
 from remote_resident.errors import WorkerRequestError
 
 

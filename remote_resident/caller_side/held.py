@@ -4,7 +4,7 @@ import os
 import select
 from dataclasses import dataclass
 
-from remote_resident.caller_side import spawn
+from remote_resident import spawn
 from remote_resident.processes import end_all
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from remote_resident import places, processes
-from remote_resident.caller_side import spawn, start_command
+from remote_resident import places, processes, spawn
+from remote_resident.caller_side import start_command
 from remote_resident.caller_side.start_command import Admit, default_admit
 from remote_resident.errors import WorkerRequestError, WorkerStartError
 from remote_resident.processes import end_all

@@ -4,7 +4,7 @@ import threading
 import time
 import weakref
 
-from remote_resident.caller_side import client
+from remote_resident import client
 from remote_resident.caller_side.held import Held
 
 KEEP_S = 5.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from remote_resident.caller_side.spawn import Log
+    from remote_resident.spawn import Log
 
 _LINES = 10_000
 _LOOK_S = 0.02

@@ -11,18 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import places, processes
-from remote_resident.caller_side import (
-    client,
-    crashes,
-    spawn,
-    stacks,
-    start_command,
-    start_lock,
-)
+from remote_resident import client, places, processes, spawn, start_lock
+from remote_resident.caller_side import crashes, stacks, start_command
 from remote_resident.caller_side.found import Found, find
 from remote_resident.caller_side.held import Held, Started, wait_pid
-from remote_resident.caller_side.spawn import exit_hint
 from remote_resident.caller_side.start_command import Admit
 from remote_resident.errors import (
     ProviderError,
@@ -30,6 +22,7 @@ from remote_resident.errors import (
     WorkerStartError,
 )
 from remote_resident.processes import end_all
+from remote_resident.spawn import exit_hint
 
 if TYPE_CHECKING:
     from remote_resident.manifest import ProviderManifest

@@ -13,8 +13,7 @@ _GIB = 2**30
 
 def said(holder: "Holder") -> dict[str, Any]:
     """Give what a holder answers to a ping, and its state; None: not known."""
-    from remote_resident import room
-    from remote_resident.caller_side import client
+    from remote_resident import client, room
     from remote_resident.errors import WorkerRequestError
     from remote_resident.worker_side.protocol import ProtocolError
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from remote_resident import places as host_places
 from remote_resident import unix_http
-from remote_resident.caller_side.spawn import Log
 from remote_resident.daemon import failures
 from remote_resident.daemon.server import Places
 from remote_resident.errors import ProviderError
 from remote_resident.processes import INSTANCE_VARIABLE, SLUG_VARIABLE, TREE_VARIABLE
+from remote_resident.spawn import Log
 
 _HEALTH_S = 30.0
 _START_S = 120.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from shlex import quote
 
 from remote_resident import places as host_places
-from remote_resident.caller_side import spawn
+from remote_resident import spawn
 from remote_resident.daemon import orphans
 from remote_resident.daemon.door import Door
 from remote_resident.daemon.routes import Table

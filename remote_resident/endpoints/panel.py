@@ -39,7 +39,7 @@ def path_of(name: str) -> Path:
 
 def shown(name: str, lines: int = _SHOWN_LINES) -> list[str]:
     """Give the last lines of a panel; empty where there is none."""
-    from remote_resident.caller_side.spawn import Log
+    from remote_resident.spawn import Log
 
     return Log(path_of(name)).tail(lines=lines)
 
@@ -53,7 +53,7 @@ def open_writer(
     """
     import subprocess
 
-    from remote_resident.caller_side.spawn import Log
+    from remote_resident.spawn import Log
 
     path = path_of(name)
     with Log(path).open():
@@ -102,7 +102,7 @@ def main(config_fd: int) -> None:
 
 
 def _rotate(path: str) -> None:
-    from remote_resident.caller_side.spawn import Log
+    from remote_resident.spawn import Log
 
     Log(Path(path)).rotate()
 

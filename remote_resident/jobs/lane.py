@@ -8,16 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import processes
-from remote_resident.caller_side import spawn
+from remote_resident import processes, spawn
 from remote_resident.caller_side.held import Held, Started
-from remote_resident.caller_side.spawn import exit_hint
 from remote_resident.errors import ProviderError
 from remote_resident.jobs import asking, starting
 from remote_resident.jobs.feed import Feed
 from remote_resident.jobs.job import AUTO, Event, Job
 from remote_resident.jobs.provider import Remembered
 from remote_resident.jobs.queue import Key
+from remote_resident.spawn import exit_hint
 
 if TYPE_CHECKING:
     import socket

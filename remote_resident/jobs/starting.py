@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_resident import exec_env, places, processes
-from remote_resident.caller_side import spawn, start_command, start_lock
+from remote_resident import exec_env, places, processes, spawn, start_lock
+from remote_resident.caller_side import start_command
 from remote_resident.caller_side.found import Found
 from remote_resident.caller_side.starter import END_GRACE_S, LEAVING_S, Starter
 from remote_resident.errors import WorkerStartError

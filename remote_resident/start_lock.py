@@ -11,8 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from remote_resident import places
-from remote_resident.caller_side import spawn
+from remote_resident import places, spawn
 from remote_resident.errors import ProviderError, WorkerStartError
 
 _NOTE_BYTES = 64
