@@ -313,7 +313,7 @@ def test_who_waits_no_longer_is_told_what_it_waited_for(
     assert (
         str(locked)
         == str(asked)
-        == (f"{waits} for another start of it, which has the lock {lock}")
+        == (f"{waits} for its turn among the starts of it, the lock {lock}")
     )
     assert locked.next == asked.next == f"fuser -v {shlex.quote(str(lock))}"
     assert {str(one) for one in loads} == {f"{waits} for its load, which goes on"}

@@ -42,7 +42,7 @@ UNOWNED_IDLE_S = 900.0
 class Stage(StrEnum):
     """What a start waits for."""
 
-    LOCK = "another start of it, which has the lock {lock}"
+    LOCK = "its turn among the starts of it, the lock {lock}"
     ANSWER = "who is on {socket} to answer"
     EARLIER = "the end of an earlier worker of it"
     WEIGHTS = "the look at its weights"
