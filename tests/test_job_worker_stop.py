@@ -98,3 +98,13 @@ def test_a_plugin_that_takes_the_signals_is_stopped_all_the_same(start: Start) -
     worker.process.terminate()
 
     assert worker.wait() == 0
+
+
+def test_ending_a_forked_child_of_a_job_does_not_end_the_worker(start: Start) -> None:
+    worker = start(env=SHORT)
+    events = worker.events("forks", "ends_children")
+
+    assert terminal(events)["status"] == "completed"
+    ended = [event["payload"] for event in events if event["event"] == "custom"]
+    assert ended == [signal.SIGTERM] * 10
+    assert worker.get("/health")["state"] == "ready"

@@ -38,7 +38,12 @@ class Bell:
         os.set_blocking(self._ring, False)
         self._inherited: Callable[[], list[int]] = list
         threading.Thread(target=self._listen, name="bell", daemon=True).start()
-        os.register_at_fork(after_in_child=self._after_fork)
+        self._masks: dict[int, set[int]] = {}
+        os.register_at_fork(
+            before=self._hold_back,
+            after_in_parent=self._let_come,
+            after_in_child=self._after_fork,
+        )
 
     def take(self) -> None:
         """Take the signals over; again after the plugin may have taken them."""
@@ -64,6 +69,16 @@ class Bell:
                 told = True
                 self._first(f"told to stop by {signal.Signals(number).name}")
 
+    def _hold_back(self) -> None:
+        """Hold signals back before a fork: one that comes before the child is rid of
+        our handlers would ring our bell."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, *STOP_SIGNALS))
+        self._masks[threading.get_ident()] = mask
+
+    def _let_come(self) -> None:
+        mask = self._masks.pop(threading.get_ident(), set())
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
     def _after_fork(self) -> None:
         with contextlib.suppress(ValueError):
             signal.set_wakeup_fd(-1)
@@ -73,6 +88,7 @@ class Bell:
         for descriptor in self._inherited():
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+        self._let_come()
 
 
 def _write_stacks(number: int, frame: object) -> None:
