@@ -37,6 +37,8 @@ CUTS = (GeneratorExit, KeyboardInterrupt, Cut)
 
 _LOOK_S = 0.25
 _STACKS_S = 0.25
+_LATER_S = 1.0
+"""How much later its worker is ended by others, who write its stacks as well."""
 _CUT_GRACE_S = 0.5
 _SPAWN_S = 1.0
 """How long after its admission a process may still come to be."""
@@ -246,10 +248,11 @@ class Trial:
     def resident(self) -> "ResidentWorker":
         """Give the held worker of this trial; nothing is started by that.
 
-        It keeps the deadline too: a trial that is killed ends nothing any more.
+        It keeps the deadline too, a little later: a trial that is killed ends nothing
+        any more.
         """
         return supervisor.ResidentWorker(
-            self.provider.limited(self._deadline_s()),
+            self.provider.limited(self._deadline_s() + _LATER_S),
             socket_path=self.corner.socket,
             log_path=self.corner.log,
             admit=self._admitted,
