@@ -140,6 +140,9 @@ def near(word: str, known: Iterable[str]) -> list[str]:
     import difflib
 
     every = list(known)
+    # a slug alone is near to what is done with it, though shorter names look more alike
+    if done := [name for name in every if name.endswith(f":{word}")]:
+        return done[:5]
     close = difflib.get_close_matches(word, every, n=5, cutoff=0.6)
     if not close and ":" not in word:
         # a slug alone, or a pattern, is near to what is done with it

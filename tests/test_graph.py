@@ -53,7 +53,7 @@ TRAPS = [
     ("verify", "verify: no name after it; near: verify:alpha, verify:beta"),
     ("setup:", "setup:: no name after it; near: setup:alpha, setup:beta"),
     ("setup:../alpha", "setup:../alpha: no provider '../alpha' in {tree}/manifests"),
-    ("alpha", "'alpha': no such task; near: "),
+    ("alpha", "'alpha': no such task; near: setup:alpha, check:alpha, "),
     ("x=1", "x=1: no task has a name with '='"),
 ]
 
