@@ -47,7 +47,12 @@ def test_a_worker_outlives_the_call_is_listed_and_stopped(
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("alpha", None), ("./manifests/alpha/", "slug = 1")]
+    ("name", "text"),
+    [
+        ("alpha", None),
+        ("./manifests/alpha/", "slug = 1"),
+        ("manifests/alpha/provider.toml", None),
+    ],
 )
 def test_a_worker_is_stopped_by_its_name_also_without_a_readable_manifest(
     held: Path,

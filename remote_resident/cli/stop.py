@@ -74,8 +74,10 @@ def _ended(holders: list["Holder"]) -> list[int]:
 
 def _is_called(holder: "Holder", root: Path, name: str) -> bool:
     """Say whether a name, a slug of the tree or a path, is that of a holder."""
-    folder = Path(name) if "/" in name else root / "manifests" / name
-    folder = Path(os.path.realpath(folder))
+    from remote_resident.manifest_path import file_at
+
+    file = file_at(name if "/" in name else f"{root}/manifests/{name}")
+    folder = Path(os.path.realpath(os.path.dirname(file)))  # noqa: PTH120
     trees = [folder]
     if folder.parent.name == "manifests":
         trees.append(folder.parent.parent)
