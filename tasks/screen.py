@@ -407,7 +407,7 @@ def _wrapped(spans: list[Span], indent: int, width: int) -> list[list[Span]]:
     )
     lines: list[list[Span]] = [[(piece, style)] for piece in pieces]
     if start < left:
-        return [head, *lines]
+        return [head, *lines] if any(part.strip() for part, _ in head) else lines
     return [[*head, (pieces[0][left:], style)], *lines[1:]]
 
 

@@ -215,6 +215,21 @@ def test_the_table_has_a_verdict_for_each_step_and_facts_below() -> None:
     ]
 
 
+def test_facts_that_have_no_room_beside_their_name_leave_no_empty_line() -> None:
+    terminal = Terminal()
+    facts = [("answer", 70 * "x"), ("answer", 70 * "y")]
+
+    Screen(terminal, terminal, color=False).table(
+        {"capiti": {"kit": DONE}}, {"capiti": facts}
+    )
+
+    assert [line.rstrip() for line in terminal.getvalue().splitlines()[-3:]] == [
+        "capiti  answer",
+        "           " + 70 * "x",
+        "           " + 70 * "y",
+    ]
+
+
 def test_a_live_line_stands_on_a_terminal_and_is_gone_afterwards() -> None:
     terminal = Terminal()
     screen = Screen(terminal, terminal)
