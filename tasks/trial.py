@@ -345,7 +345,7 @@ class Trial:
                 self.provider,
                 payload,
                 # the deadline is kept in front, by a quicker hand
-                timeout_s=self.provider.smoke_timeout_s + 60.0,
+                timeout_s=self._deadline_s() + _LATER_S,
                 log_path=self.corner.log,
                 admit=self._admitted,
             )
