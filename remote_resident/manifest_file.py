@@ -3,6 +3,7 @@
 Imported where a file is read for the first time, or something is wrong with it.
 """
 
+import errno
 import os
 import posixpath
 import re
@@ -152,7 +153,7 @@ def _request_faults(values: dict[str, Any], file: File) -> Iterator[Fault]:
         yield Fault(key, text, "file_missing")
         return
     try:
-        found = json.loads(readings.content(path)[0])
+        found = json.loads(_whole(path))
     except FileNotFoundError:
         yield Fault(key, f"{path}: no such file, wanted JSON", "file_missing")
     except OSError as exc:
@@ -170,6 +171,13 @@ def _request_faults(values: dict[str, Any], file: File) -> Iterator[Fault]:
                 yield Fault(key + fault.path, f"{path}: {fault.text}")
             return
         yield from asked(values)
+
+
+def _whole(path: str) -> bytes:
+    content, _ = readings.content(path)
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"over {MAX_BYTES} bytes")
+    return content
 
 
 def missing(

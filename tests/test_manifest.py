@@ -394,6 +394,7 @@ def test_a_request_is_read_from_its_file(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("[1]", "smoke.request: FILE: an array, wanted a JSON object"),
+        (f'"{" " * 2**22}"', "smoke.request: FILE: over 4194304 bytes, wanted JSON"),
         ('{"a": NaN}', "smoke.request.a: FILE: nan, wanted a finite number"),
         ('{"op": "sing"}', 'smoke.request.op: "sing", wanted one of predict, echo'),
         (
