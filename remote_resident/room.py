@@ -115,19 +115,21 @@ def budget_of(
 ) -> Budget:
     """Give what a provider may take: the larger of declared and measured here.
 
-    With a `size` and a ladder it is the step at or above it. `devices`: how many there
-    are for it, None to look; a provider whose device is optional takes none where there
+    With a `size` and a ladder it is the step at or above it; for a size above them all
+    no less than the last step. `devices`: how many there are for it, None to look; a provider whose device is optional takes none where there
     is none.
     """
     measured, current = _measured(manifest)
     ram, ram_source = _one_budget(
-        _step(manifest.host_ladder, size),
+        manifest.host_ladder,
+        size,
         manifest.host_ram_budget_gb,
         measured.get("rss_peak_bytes"),
         current=current,
     )
     vram, vram_source = _one_budget(
-        _step(manifest.gpu_ladder, size),
+        manifest.gpu_ladder,
+        size,
         manifest.gpu_vram_budget_gb,
         measured.get("device_peak_bytes"),
         current=current,
@@ -150,22 +152,26 @@ def _without_device(manifest: ProviderManifest, devices: int | None) -> bool:
     return (machine.device_count() if devices is None else devices) == 0
 
 
-def _step(ladder: Sequence[LadderStep], size: float | None) -> LadderStep | None:
-    """Give the ladder's step at or above a size; None where it has none so high."""
-    if size is None:
-        return None
-    return next((step for step in ladder if step.size >= size), None)
-
-
 def _one_budget(
-    step: LadderStep | None,
+    ladder: Sequence[LadderStep],
+    size: float | None,
     declared: float | None,
     peak_bytes: int | None,
     *,
     current: bool,
 ) -> tuple[float | None, str]:
-    if step is not None:
+    whole, source = _whole(declared, peak_bytes, current=current)
+    if size is None or not ladder:
+        return whole, source
+    step = next((step for step in ladder if step.size >= size), ladder[-1])
+    if step.size >= size or (whole is not None and step.peak_gb > whole):
         return step.peak_gb, f"ladder at {step.size}"
+    return whole, source
+
+
+def _whole(
+    declared: float | None, peak_bytes: int | None, *, current: bool
+) -> tuple[float | None, str]:
     peak = None if peak_bytes is None else peak_bytes / _GIB
     if declared is None:
         # a report of another manifest may raise what is declared, not stand for it

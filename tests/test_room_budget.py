@@ -107,6 +107,15 @@ def test_a_request_is_budgeted_by_the_ladders_next_step_up(
     assert numbers(budget) == (vram, 1, source)
 
 
+def test_an_input_above_the_ladder_is_budgeted_for_no_less_than_its_last_step(
+    tree: Path,
+) -> None:
+    manifest = provider(tree, GPU + LADDER.replace("peak_gb = 19", "peak_gb = 25"))
+    budget = room.budget_of(manifest, size=1025)
+
+    assert numbers(budget) == (25, 1, "VRAM ladder at 1024, RAM declared")
+
+
 def test_what_is_no_regular_file_is_not_waited_for(tree: Path, tmp_path: Path) -> None:
     manifest = provider(tree, GPU)
     path = places.measured_path("echo", tree)
