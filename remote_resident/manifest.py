@@ -497,11 +497,8 @@ def _request(
 
     `of` says which manifest it is asked for; None: one that may still change unseen.
     """
-    name: str = values["smoke_request"]
-    path = f"{file.directory}/{name}"
-    # a plain name next to the manifest cannot leave it
-    simple = "/" not in name and not os.path.islink(path)  # noqa: PTH114
-    found = kept.recall(path, "request") if simple else None
+    path = file.beside(values["smoke_request"])
+    found = None if path is None else kept.recall(path, "request")
     if found is not None and of is not None and found[0] == of:
         return found[1], found[2]
     from remote_resident import manifest_file
@@ -509,7 +506,7 @@ def _request(
     identity = manifest_file.read_request(values, file)
     request: Mapping[str, Any] = values["smoke_request"]
     known: dict[str, Any] = {}
-    if simple and of is not None and kept.path is not None:
+    if path is not None and of is not None and kept.path is not None:
         kept.note(path, identity, "request", (of, request, known))
     return request, known
 

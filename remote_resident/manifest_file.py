@@ -4,7 +4,6 @@ Imported where a file is read for the first time, or something is wrong with it.
 """
 
 import errno
-import os
 import posixpath
 import re
 import tomllib
@@ -40,7 +39,10 @@ def read(file: File) -> tuple[dict[str, Any], Identity | None]:
     if faults:
         # what is wrong with the request is told with the rest
         if type(values["smoke_request"]) is str and "smoke_request" not in doubtful:
-            faults += _request_faults(values, file)
+            try:
+                _put_request(values, file)
+            except Wrong as wrong:
+                faults += wrong.faults
         _refuse(file, text, faults)
     if values["smoke_repeat"] is None:
         values["smoke_repeat"] = 0 if values["runtime_mode"] == "subprocess" else REPEAT
@@ -54,12 +56,10 @@ def read_request(values: dict[str, Any], file: File) -> Identity | None:
 
     None where it may still change unseen. Raises ManifestError.
     """
-    path = posixpath.join(file.directory, values["smoke_request"])
-    before = readings.settled(path)
-    faults = list(_request_faults(values, file))
-    if faults:
-        _refuse(file, read_text(file)[0], faults)
-    return before if before == readings.settled(path) else None
+    try:
+        return _put_request(values, file)
+    except Wrong as wrong:
+        _refuse(file, read_text(file)[0], wrong.faults)
 
 
 def _slug_faults(slug: str | None, file: File) -> list[Fault]:
@@ -141,43 +141,42 @@ def _leaving(values: Mapping[str, Any], file: File) -> Iterator[Fault]:
             yield Fault(key, text)
 
 
-def _request_faults(values: dict[str, Any], file: File) -> Iterator[Fault]:
+def _put_request(values: dict[str, Any], file: File) -> Identity | None:
+    """Put the request's own content in place of its path. Raises Wrong."""
     import json
 
-    key = ("smoke", "request")
-    path = posixpath.join(file.directory, values["smoke_request"])
-    # a plain name next to the manifest cannot leave it
-    simple = "/" not in values["smoke_request"] and not os.path.islink(path)  # noqa: PTH114
-    if not simple and (real := leads_out(path, file.bound)) is not None:
+    key, name = ("smoke", "request"), values["smoke_request"]
+    path = posixpath.join(file.directory, name)
+    if file.beside(name) is None and (real := leads_out(path, file.bound)) is not None:
         text = f"{path} leads to {real}, wanted a file inside {file.bound}"
-        yield Fault(key, text, "file_missing")
-        return
+        raise Wrong([Fault(key, text, "file_missing")])
     try:
-        found = json.loads(_whole(path))
+        content, identity = _whole(path)
+        found = json.loads(content)
     except FileNotFoundError:
-        yield Fault(key, f"{path}: no such file, wanted JSON", "file_missing")
+        text = f"{path}: no such file, wanted JSON"
+        raise Wrong([Fault(key, text, "file_missing")]) from None
     except OSError as exc:
-        yield Fault(key, f"{path}: {exc.strerror}, wanted JSON")
+        raise Wrong([Fault(key, f"{path}: {exc.strerror}, wanted JSON")]) from None
     except (ValueError, RecursionError) as exc:
-        yield Fault(key, f"{path}: no JSON: {exc}")
-    else:
-        if type(found) is not dict:
-            yield Fault(key, f"{path}: {show(found)}, wanted a JSON object")
-            return
-        try:
-            values["smoke_request"] = json_value(found)
-        except Wrong as wrong:
-            for fault in wrong.faults:
-                yield Fault(key + fault.path, f"{path}: {fault.text}")
-            return
-        yield from asked(values)
+        raise Wrong([Fault(key, f"{path}: no JSON: {exc}")]) from None
+    if type(found) is not dict:
+        raise Wrong([Fault(key, f"{path}: {show(found)}, wanted a JSON object")])
+    try:
+        values["smoke_request"] = json_value(found)
+    except Wrong as wrong:
+        told = [Fault(key + one.path, f"{path}: {one.text}") for one in wrong.faults]
+        raise Wrong(told) from None
+    if faults := list(asked(values)):
+        raise Wrong(faults)
+    return identity
 
 
-def _whole(path: str) -> bytes:
-    content, _ = readings.content(path)
+def _whole(path: str) -> tuple[bytes, Identity | None]:
+    content, identity = readings.content(path)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"over {MAX_BYTES} bytes")
-    return content
+    return content, identity
 
 
 def missing(

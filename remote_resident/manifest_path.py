@@ -37,6 +37,11 @@ class File:
         """Name the directory that what it names must stay in."""
         return self.tree or self.directory
 
+    def beside(self, name: str) -> str | None:
+        """Give the path of what lies next to it and cannot lead away; None: not sure."""
+        path = f"{self.directory}/{name}"
+        return None if "/" in name or os.path.islink(path) else path  # noqa: PTH114
+
     @property
     def shown(self) -> str:
         """Write the path for a person: within the tree, where there is one."""

@@ -221,15 +221,6 @@ def content(path: str, limit: int = MAX_BYTES) -> tuple[bytes, Identity | None]:
     return data, before if whole and _settled(before, began) else None
 
 
-def settled(path: str) -> Identity | None:
-    """Say which file lies there; None: none, or one too young to be told by its times."""
-    try:
-        found = identity(os.stat(path))  # noqa: PTH116
-    except (OSError, ValueError):
-        return None
-    return found if _settled(found, time.time_ns()) else None
-
-
 def listed(folder: str) -> tuple[Listing, Identity | None]:
     """List a directory and say which it was; None as for `content`. Raises OSError."""
     before, began = identity(os.stat(folder)), time.time_ns()  # noqa: PTH116

@@ -96,10 +96,10 @@ class Reporter:
 
     `end_children` ends what the steps started. Where `facts` is set a table of verdicts
     is shown at the end; it gives the lines below it for a slug. `typed` has by slug the
-    names that providers were asked for by, `tree` is the tree that was named. With `exits` the run ends by SystemExit with
-    the code of its rows: the only way to give plain `doit` an exit code of ours; without,
-    it is `tu` that runs, and the commands to type next are `tu`'s, which work from any
-    directory.
+    names that providers were asked for by, `tree` is the tree that was named. With
+    `exits` the run ends by SystemExit with the code of its rows: the only way to give
+    plain `doit` an exit code of ours; without, it is `tu` that runs, and the commands to
+    type next are `tu`'s, which work from any directory.
     """
 
     desc = "one line per step"

@@ -144,12 +144,14 @@ def object_of(request: str) -> dict[str, Any]:
 
 def _text(request: str) -> tuple[str, str]:
     """Give where the request stands, and what stands there."""
-    if request != "-" and not request.startswith("@"):
+    if request == "-":
+        where, wanted = "standard input", "a JSON object"
+    elif request.startswith("@"):
+        where, wanted = str(Path(request[1:])), "a file with a JSON object"
+    else:
         return "request", request
-    where, wanted = str(Path(request[1:])), "a file with a JSON object"
     try:
         if request == "-":
-            where, wanted = "standard input", "a JSON object"
             # UTF-8 as in a file, whatever the locale is
             return where, sys.stdin.buffer.read().decode("utf-8")
         return where, Path(where).read_text(encoding="utf-8")
